@@ -1,0 +1,152 @@
+/* Pools, for their owner: register, loan or write, publish, free.
+ *
+ * A pool is 1 to 256 equal slots for tensors, written by the process that registered it and read by
+ * any number of others. Each write goes into a slot that nobody holds and makes one frame. To write
+ * without a copy, borrow a slot (tb_pool_loan), fill it in place, publish it. tb_pool_write() copies.
+ * All memory is checked against what the machine has, allocated and touched when registering.
+ *
+ * A pool ends in two steps: tb_pool_free() (by the owner, or asked for by any process of the flow)
+ * ends it for everybody: frames that are held stay valid, new reads say TB_E_FREED.
+ * tb_pool_close() gives back the owner's object, freeing first if that has not happened. */
+#ifndef TENSORBUS_POOL_H
+#define TENSORBUS_POOL_H
+
+#include <tensorbus/bus.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tb_pool tb_pool;
+typedef struct tb_loan tb_loan;
+
+#define TB_MAX_SLOTS 256
+#define TB_MAX_LEASES 64
+
+/* Which slots may be overwritten. */
+typedef enum tb_policy {
+    TB_LATEST = 0,            /* any slot that nobody holds, oldest first, never the newest */
+    TB_EVERY = 1              /* only slots that every reader which asked for every frame has taken */
+} tb_policy;
+
+typedef struct tb_pool_options {
+    size_t size;              /* sizeof(tb_pool_options) */
+    const char *name;         /* unique in the bus; NULL: "pool-<n>" */
+    tb_dtype dtype;
+    int32_t ndim;
+    int64_t shape[TB_MAX_NDIM];
+    tb_device device;         /* TB_CPU */
+    uint32_t slots;           /* 0: 4 */
+    tb_policy policy;
+    uint32_t max_leases;      /* frames that one reader may hold at once; 0: 4, at most TB_MAX_LEASES */
+    uint32_t wait_readers;    /* the first loan or write waits for so many readers that want every frame */
+    uint64_t capacity_bytes;  /* > 0: slots have this size and shape may vary per frame */
+    uint32_t lock_memory;     /* 1: lock the slots in RAM */
+    uint32_t no_prefault;     /* 1: allocate when first touched, not when registering */
+    uint32_t require_zero_copy; /* 1: tb_pool_write() is an error */
+    const char *const *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
+    const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
+} tb_pool_options;
+
+/** Register a pool.
+ *  Shape:   options give dtype, ndim and shape of every frame, or of the first when capacity_bytes > 0.
+ *  Owner:   the caller; end with tb_pool_close(). Options are copied.
+ *  Returns: TB_OK, TB_E_INVALID, TB_E_EXISTS (name), TB_E_NOMEM (names needed and available bytes),
+ *           TB_E_LIMIT, TB_E_UNSUPPORTED (device), TB_E_FORKED.
+ *  Threads: any.   Waits: while memory is allocated and touched (about 0.6 s per GiB).
+ *  Source: src/pool/pool.c */
+TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *options,
+                                              tb_pool **out);
+
+/** Borrow a free slot to write into.
+ *  Shape:   the loan's tensor is row-major with the registered shape.
+ *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
+ *  Owner:   the caller holds *out until tb_loan_publish() or tb_loan_cancel().
+ *  Returns: TB_OK, TB_AGAIN (no slot came free; counted as a drop, tb_last_error_text() names the
+ *           holders), TB_E_DEADLOCK (every slot is held by the calling thread), TB_E_FREED,
+ *           TB_E_FORKED.
+ *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/pool/loan.c */
+TB_API TB_MUST_USE tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out);
+
+/** The tensor of a loan: uninitialised memory of the slot, aligned to 4096 bytes.
+ *  Owner:   borrowed; dead after publish or cancel.
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
+
+/** Give a loan of a pool with varying shapes its shape and, optionally, strides.
+ *  Shape:   ndim and shape as given; strides in elements, NULL = row-major; no negative strides.
+ *  Returns: TB_OK, TB_E_INVALID, TB_E_MISMATCH (fixed-shape pool, or larger than the slot).
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape,
+                                             const int64_t *strides);
+
+/** Publish a filled slot: the frame becomes readable, sleeping readers are woken.
+ *  Owner:   consumes the loan, also on failure. *out (may be NULL) is 48 bytes of plain data.
+ *  Returns: TB_OK, TB_E_FREED (the pool was freed meanwhile; the frame is discarded), TB_E_FORKED.
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+TB_API TB_MUST_USE tb_status tb_loan_publish(tb_loan *loan, tb_handle *out);
+
+/** Give a slot back unpublished. NULL is allowed.
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+TB_API void tb_loan_cancel(tb_loan *loan);
+
+/** Copy a tensor into a free slot and publish it; strided sources are packed on the way.
+ *  Shape:   tensor must have the registered dtype and shape, or fit the capacity when shapes vary.
+ *  Units:   timeout in ns, as tb_pool_loan().
+ *  Returns: as tb_pool_loan(); TB_E_MISMATCH (names both dtypes or shapes; nothing is written),
+ *           TB_E_UNSUPPORTED (require_zero_copy).
+ *  Threads: any, several at once.   Waits: up to the timeout, and for the copy.
+ *  Source: src/pool/write.c */
+TB_API TB_MUST_USE tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor,
+                                           int64_t timeout_ns, tb_handle *out);
+
+/** Wait until every reader that acknowledges, and everyone named at registration, has acknowledged a
+ *  frame.
+ *  Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who is missing or dead), TB_E_STALE
+ *           (handle of another pool), TB_E_FREED.
+ *  Threads: any.   Waits: up to the timeout.   Source: src/pool/pool.c */
+TB_API TB_MUST_USE tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle,
+                                                int64_t timeout_ns);
+
+/** End a pool for everybody. Frames that readers hold stay valid until they release them.
+ *  Returns: TB_OK, TB_E_FREED (it was freed before: a warning is logged).
+ *  Threads: any.   Waits: never.   Source: src/pool/pool.c */
+TB_API tb_status tb_pool_free(tb_pool *pool);
+
+/** Close the owner's object; frees the pool first if it is not freed yet. NULL is allowed.
+ *  Threads: one, after all other calls on the pool have returned. Open loans are cancelled.
+ *  Waits: never.   Source: src/pool/pool.c */
+TB_API void tb_pool_close(tb_pool *pool);
+
+/** Name of a pool, as registered.
+ *  Owner:   borrowed, lives as long as the pool.   Threads: any.   Waits: never.
+ *  Source: src/pool/pool.c */
+TB_API const char *tb_pool_name(const tb_pool *pool);
+
+/* Counters of a pool since registration. */
+typedef struct tb_pool_stats {
+    size_t size;              /* sizeof(tb_pool_stats), set by the caller */
+    uint64_t frames;          /* published */
+    uint64_t bytes;           /* published, payload */
+    uint64_t copies;          /* frames that tb_pool_write() copied in */
+    uint64_t copied_bytes;
+    uint64_t drops;           /* loans and writes that found no slot in time */
+    uint64_t overwrites;      /* frames overwritten before a reader that wants every frame took them,
+                                 or, with TB_LATEST, before any reader took them */
+    uint64_t waits;           /* loans and writes that slept */
+    uint64_t wakeups;         /* readers woken by system call */
+    uint32_t readers;         /* attached now */
+    uint32_t held;            /* leases held now */
+    uint32_t slots;
+    uint32_t freed;           /* 1 after free */
+    uint64_t slot_bytes;
+} tb_pool_stats;
+
+/** Read the counters of a pool.
+ *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/pool.c */
+TB_API TB_MUST_USE tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

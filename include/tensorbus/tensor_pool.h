@@ -1,0 +1,53 @@
+/* The four verbs of dora's tensor-pool: register once, write in place, read without a copy, free.
+ *
+ * A thin layer over pools, readers and frames for nodes written in that style. Pools are named by an
+ * id, `pool_<process>_<counter>`, that travels as text through any message. Misuse is a warning and
+ * a status, never a crash:
+ *   Attempt to {release,read,write} memory pool [ID] failed - reason: pool does not exist.
+ *   Operation aborted.
+ * A written frame never changes while a reader holds it, so writer and reader need not take turns. */
+#ifndef TENSORBUS_TENSOR_POOL_H
+#define TENSORBUS_TENSOR_POOL_H
+
+#include <tensorbus/pool.h>
+#include <tensorbus/reader.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TB_POOL_ID_SIZE 96    /* "pool_" + 64 + "_" + 20 digits + terminator, rounded up */
+
+/** Register a pool shaped like `tensor`, with two slots, and write it as the first frame. The bus
+ *  must have a name.
+ *  Owner:   the bus owns the pool. id belongs to the caller.
+ *  Returns: as tb_pool_register() and tb_pool_write().   Threads: any.
+ *  Waits: while memory is allocated.   Source: src/pool/tensor_pool.c */
+TB_API TB_MUST_USE tb_status tb_register(tb_bus *bus, const tb_tensor *tensor,
+                                         char id[TB_POOL_ID_SIZE]);
+
+/** Write a tensor into a pool of this bus.
+ *  Returns: as tb_pool_write(); TB_E_FREED with the warning above when it was freed or never was.
+ *  Threads: any.   Waits: up to the timeout for a slot, and for the copy.
+ *  Source: src/pool/tensor_pool.c */
+TB_API TB_MUST_USE tb_status tb_write(tb_bus *bus, const char *id, const tb_tensor *tensor,
+                                      int64_t timeout_ns);
+
+/** Lease the newest frame of a pool, its own or another process's; the same one again if there is
+ *  nothing newer.
+ *  Owner:   the caller; end with tb_frame_release().
+ *  Returns: TB_OK, TB_AGAIN (nothing written within the timeout), TB_E_FREED with the warning above
+ *           (at once) when it was freed, its owner is gone or it never was, TB_E_INVALID (id).
+ *  Threads: any.   Waits: up to the timeout.   Source: src/pool/tensor_pool.c */
+TB_API TB_MUST_USE tb_status tb_read(tb_bus *bus, const char *id, int64_t timeout_ns,
+                                     tb_frame **out);
+
+/** Free a pool, its own or another process's.
+ *  Returns: TB_OK, TB_E_FREED with the warning above, TB_E_INVALID (id).
+ *  Threads: any.   Waits: one round trip.   Source: src/pool/tensor_pool.c */
+TB_API TB_MUST_USE tb_status tb_free(tb_bus *bus, const char *id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+/* Descriptors: all close-on-exec, -1 when absent. */
+#ifndef TB_BASE_FD_H
+#define TB_BASE_FD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Close *fd unless it is -1, and set it to -1. errno is kept. */
+void tb__fd_close(int *fd);
+
+/* A memfd of `size` bytes that allows seals; SHRINK and GROW are set already. */
+tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd);
+
+/* Add seals (F_SEAL_*). */
+tb_status tb__memfd_seal(int borrow_fd, int seals);
+
+/* Check a descriptor that a peer sent before it is mapped: a memfd with at least `seals`, of at
+ * least 1 and at most `max_bytes` bytes, whose blocks are allocated if `allocated` (a sparse giant is
+ * refused). *out_bytes is its size. */
+tb_status tb__memfd_check(int borrow_fd, int seals, uint64_t max_bytes, int allocated,
+                          uint64_t *out_bytes);
+
+/* Read a small file (a /proc or cgroup file) whole; always terminated. Returns its length or -1. */
+long tb__file_read(const char *path, char *buffer, size_t size);
+
+#endif

@@ -1,0 +1,98 @@
+/* Log lines. The level is read from TENSORBUS_LOG once, at the first line. */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char setting[256];
+static pthread_mutex_t limit_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void read_setting(void)
+{
+    const char *value = getenv("TENSORBUS_LOG");
+    snprintf(setting, sizeof setting, "%s", value != NULL ? value : "warn");
+}
+
+static int parse_level(const char *text, size_t length)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; i++) {
+        if (strlen(names[i]) == length && strncmp(text, names[i], length) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* The last entry that fits wins, so "warn,endpoint=debug" reads from general to special. */
+static int threshold(const char *topic)
+{
+    int level = TB__LOG_WARN;
+    size_t topic_length = strlen(topic);
+    for (const char *at = setting; *at != '\0';) {
+        size_t length = strcspn(at, ",");
+        const char *equals = memchr(at, '=', length);
+        const char *value = equals != NULL ? equals + 1 : at;
+        int applies = equals == NULL || ((size_t)(equals - at) == topic_length &&
+                                         strncmp(at, topic, topic_length) == 0);
+        int parsed = parse_level(value, length - (size_t)(value - at));
+        if (applies && parsed >= 0) {
+            level = parsed;
+        }
+        at += length;
+        at += *at == ',';
+    }
+    return level;
+}
+
+void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    pthread_once(&once, read_setting);
+    if ((int)level > threshold(topic)) {
+        return;
+    }
+    char line[1024];
+    int head = snprintf(line, sizeof line, "tensorbus: %s: ", names[level]);
+    va_list arguments;
+    va_start(arguments, format);
+    int body = vsnprintf(line + head, sizeof line - (size_t)head - 1, format, arguments);
+    va_end(arguments);
+    size_t length = (size_t)head + (body > 0 ? (size_t)body : 0);
+    if (length > sizeof line - 2) {
+        length = sizeof line - 2;
+    }
+    line[length] = '\n';
+    /* One write, so that lines of several processes on one pipe do not mix. */
+    ssize_t ignored = write(STDERR_FILENO, line, length + 1);
+    (void)ignored;
+}
+
+int tb__log_allowed(struct tb__log_limit *limit, unsigned burst)
+{
+    pthread_mutex_lock(&limit_mutex);
+    long long now = tb__now_ns();
+    unsigned suppressed = 0;
+    if (now - limit->window_ns > 1000000000LL) {
+        suppressed = limit->suppressed;
+        *limit = (struct tb__log_limit){.window_ns = now};
+    }
+    int allowed = limit->count < burst;
+    if (allowed) {
+        limit->count++;
+    } else {
+        limit->suppressed++;
+    }
+    pthread_mutex_unlock(&limit_mutex);
+    if (suppressed != 0) {
+        tb__log(TB__LOG_WARN, TB_LOG_TOPIC, "%u similar messages suppressed", suppressed);
+    }
+    return allowed;
+}
