@@ -1,5 +1,4 @@
 /* Descriptors and memfds. */
-#define _GNU_SOURCE
 #include "base/fd.h"
 
 #include <errno.h>
