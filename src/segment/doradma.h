@@ -1,20 +1,18 @@
-/* The head of a data segment: dora's DORADMA header, our geometry in its reserved bytes, and the JSON
- * that describes the first tensor.
+/* The head of a data segment: dora's DORADMA header, our geometry in its reserved bytes, and the
+ * JSON that describes the first tensor.
  *
  *   0        header, 256 bytes               written once, but for the word at 96
  *   256      JSON, padded with zeros to 256  written once
- *   gens     word 0: head generation; word 1 + s: generation of slot s; whole 64-byte lines, so that
- *            the head and up to 7 slots share one line
- *   counters 256 bytes
- *   records  256 bytes per slot
+ *   gens     word 0: head generation; word 1 + s: generation of slot s; whole 64-byte lines, so
+ * that the head and up to 7 slots share one line counters 256 bytes records  256 bytes per slot
  *   data     slots, each of `slot_stride` bytes, page-aligned
  *
- * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that slot's
- * generation (gens word 1 is then unused) and the segment is a complete DORADMA pool. With more slots
- * it stays 1, odd: a foreign reader refuses instead of reading torn bytes.
+ * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that
+ * slot's generation (gens word 1 is then unused) and the segment is a complete DORADMA pool. With
+ * more slots it stays 1, odd: a foreign reader refuses instead of reading torn bytes.
  *
- * The owner lays a segment out and writes its head before anyone else can see it. A reader checks the
- * head of what it mapped and works with the view, never with the header again: its owner may be
+ * The owner lays a segment out and writes its head before anyone else can see it. A reader checks
+ * the head of what it mapped and works with the view, never with the header again: its owner may be
  * hostile. Pure functions; any thread. Little-endian, fixed width. */
 #ifndef TB_SEGMENT_DORADMA_H
 #define TB_SEGMENT_DORADMA_H
@@ -29,12 +27,12 @@
 #define TB__DORADMA_HEADER_BYTES 256
 #define TB__DORADMA_MAGIC "DORADMA" /* with its terminator: 8 bytes */
 #define TB__DORADMA_GEN_OFFSET 96
-#define TB__DORADMA_JSON_MAX 4096   /* accepted; ours is below 512 */
+#define TB__DORADMA_JSON_MAX 4096     /* accepted; ours is below 512 */
 #define TB__GEOMETRY_MAGIC "TBUSGEO1" /* without a terminator */
 #define TB__GEOMETRY_VERSION 1
 #define TB__COUNTERS_BYTES 256
 #define TB__RECORD_BYTES 256
-#define TB__SEGMENT_PAGE 4096       /* unit of slots, whatever the kernel's page size */
+#define TB__SEGMENT_PAGE 4096 /* unit of slots, whatever the kernel's page size */
 
 /* Geometry flags. Unknown ones are refused. */
 #define TB__GEOMETRY_VARYING 1u /* shape and strides may differ from frame to frame */
@@ -44,29 +42,29 @@
 /* All fields are written by the owner before publication and never again, except write_gen. */
 struct tb__doradma_header {
     uint8_t magic[8];
-    uint64_t json_len;        /* bytes of JSON text, without padding */
-    uint64_t data_offset;     /* of slot 0 */
-    uint64_t ipc_flag;        /* 1: ipc_handle holds a CUDA IPC memory handle */
+    uint64_t json_len;    /* bytes of JSON text, without padding */
+    uint64_t data_offset; /* of slot 0 */
+    uint64_t ipc_flag;    /* 1: ipc_handle holds a CUDA IPC memory handle */
     uint8_t ipc_handle[64];
-    uint64_t write_gen;       /* atomic, written by the owner, read by all: never through this field */
+    uint64_t write_gen; /* atomic, written by the owner, read by all: never through this field */
     uint8_t geometry_magic[8]; /* anything else: a pool of dora's, the rest has no meaning */
     uint32_t version;
     uint32_t flags;
-    uint32_t slot_count;      /* 1 to TB_MAX_SLOTS */
-    uint32_t policy;          /* tb_policy */
-    uint64_t slot_stride;     /* from slot to slot */
-    uint64_t slot_bytes;      /* capacity of one slot */
+    uint32_t slot_count;  /* 1 to TB_MAX_SLOTS */
+    uint32_t policy;      /* tb_policy */
+    uint64_t slot_stride; /* from slot to slot */
+    uint64_t slot_bytes;  /* capacity of one slot */
     uint64_t gens_offset;
     uint64_t counters_offset;
     uint64_t records_offset;
     uint64_t segment_bytes;
-    uint64_t creator;         /* endpoint id of the owner; the first half of uid */
+    uint64_t creator; /* endpoint id of the owner; the first half of uid */
     uint8_t uid[16];
     uint32_t dtype;
-    int32_t ndim;             /* of the first shape, which is in the JSON */
-    uint32_t max_leases;      /* 1 to TB_MAX_LEASES */
-    uint32_t record_bytes;    /* TB__RECORD_BYTES */
-    uint8_t reserved[40];     /* 0, ignored */
+    int32_t ndim;          /* of the first shape, which is in the JSON */
+    uint32_t max_leases;   /* 1 to TB_MAX_LEASES */
+    uint32_t record_bytes; /* TB__RECORD_BYTES */
+    uint8_t reserved[40];  /* 0, ignored */
 };
 
 #define TB__HEADER_AT(field, offset)                                                               \
@@ -103,13 +101,13 @@ struct tb__doradma_spec {
     uint32_t slots;
     uint32_t policy;
     uint32_t max_leases;
-    uint32_t flags;           /* TB__GEOMETRY_* */
-    uint64_t slot_bytes;      /* at least the packed size of dtype and shape */
+    uint32_t flags;      /* TB__GEOMETRY_* */
+    uint64_t slot_bytes; /* at least the packed size of dtype and shape */
     tb_dtype dtype;
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
     uint64_t creator;
-    uint8_t uid[16];          /* begins with `creator`, little-endian */
+    uint8_t uid[16]; /* begins with `creator`, little-endian */
 };
 
 /* Where everything lies. */
@@ -128,38 +126,40 @@ TB_MUST_USE tb_status tb__doradma_layout(const struct tb__doradma_spec *spec,
                                          struct tb__doradma_layout *out);
 
 /* Write everything in front of data_offset: header, JSON, and zeros for generations, counters and
- * records. `segment` is aligned to 64 and has at least layout.data_offset bytes. The magic is written last, so that a
- * foreign reader that opens the name early finds no pool yet. */
+ * records. `segment` is aligned to 64 and has at least layout.data_offset bytes. The magic is
+ * written last, so that a foreign reader that opens the name early finds no pool yet. */
 TB_MUST_USE tb_status tb__doradma_init(void *segment, const struct tb__doradma_spec *spec);
 
-/* A checked copy of a head: every range lies inside the mapped bytes, every number is in its limits. */
+/* A checked copy of a head: every range lies inside the mapped bytes, every number is in its
+ * limits. */
 struct tb__doradma_view {
-    int foreign;              /* 1: a pool of dora's own: one slot, no gens, counters or records */
-    int ipc_present;          /* 1, foreign only: the payload is in GPU memory, not in the segment */
+    int foreign;     /* 1: a pool of dora's own: one slot, no gens, counters or records */
+    int ipc_present; /* 1, foreign only: the payload is in GPU memory, not in the segment */
     uint32_t flags;
     uint32_t slot_count;
     uint32_t policy;
-    uint32_t max_leases;      /* 0 when foreign */
+    uint32_t max_leases; /* 0 when foreign */
     uint64_t slot_stride;
     uint64_t slot_bytes;
-    uint64_t gens_offset;     /* 0 when foreign, as the next two */
+    uint64_t gens_offset; /* 0 when foreign, as the next two */
     uint64_t counters_offset;
     uint64_t records_offset;
-    uint64_t data_offset;     /* 4096-aligned; any byte when foreign */
+    uint64_t data_offset; /* 4096-aligned; any byte when foreign */
     uint64_t segment_bytes;
-    uint64_t creator;         /* 0 when foreign */
+    uint64_t creator; /* 0 when foreign */
     uint8_t uid[16];
     tb_dtype dtype;
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
-    uint64_t tensor_bytes;    /* packed size of dtype and shape; at most slot_bytes */
+    uint64_t tensor_bytes; /* packed size of dtype and shape; at most slot_bytes */
     uint8_t ipc_handle[64];
-    char pinned_type[32];     /* the receiver's kind of device, "" when missing */
-    char sender_shmem[256];   /* a mirror's origin, "" when missing */
+    char pinned_type[32];   /* the receiver's kind of device, "" when missing */
+    char sender_shmem[256]; /* a mirror's origin, "" when missing */
 };
 
 /* Check the head of one of our segments, whose first `mapped_bytes` bytes are readable. Generations
- * are not looked at. TB_E_CORRUPT names the field and both values; TB_E_UNSUPPORTED a newer version. */
+ * are not looked at. TB_E_CORRUPT names the field and both values; TB_E_UNSUPPORTED a newer
+ * version. */
 TB_MUST_USE tb_status tb__doradma_check(const void *segment, uint64_t mapped_bytes,
                                         struct tb__doradma_view *out);
 
