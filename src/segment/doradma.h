@@ -159,13 +159,19 @@ struct tb__doradma_view {
 
 /* Check the head of one of our segments, whose first `mapped_bytes` bytes are readable. Generations
  * are not looked at. TB_E_CORRUPT names the field and both values; TB_E_UNSUPPORTED a newer
- * version. */
+ * version. Both checks are in doradma_check.c. */
 TB_MUST_USE tb_status tb__doradma_check(const void *segment, uint64_t mapped_bytes,
                                         struct tb__doradma_view *out);
 
 /* The same, but a segment that dora wrote is taken too (view.foreign). */
 TB_MUST_USE tb_status tb__doradma_check_any(const void *segment, uint64_t mapped_bytes,
                                             struct tb__doradma_view *out);
+
+/* Size of the area of generations. */
+static inline uint64_t tb__doradma_gens_bytes(uint32_t slot_count)
+{
+    return (8 * (1 + (uint64_t)slot_count) + 63) & ~UINT64_C(63);
+}
 
 /* Offset of a slot's generation word. */
 static inline uint64_t tb__doradma_gen_offset(uint32_t slot_count, uint64_t gens_offset,
