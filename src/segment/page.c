@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fcntl.h>
 #include <sys/mman.h>
 
 #include "base/fd.h"

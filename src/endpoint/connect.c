@@ -1,0 +1,135 @@
+/* Finding and making lifelines to other processes. Any thread but the service thread. */
+#define TB_LOG_TOPIC "endpoint"
+#include <errno.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "endpoint/service.h"
+
+/* A live process greets at once; one that does not is stopped or hostile. */
+#define GREETING_PATIENCE_NS INT64_C(5000000000)
+
+static struct tb__lifeline *find_line(tb_bus *bus, uint64_t id)
+{
+    pthread_mutex_lock(&bus->mutex);
+    struct tb__lifeline *line = bus->lines;
+    while (line != NULL && !(line->connected && line->peer_id == id && line->greeted &&
+                             line->users > 0 && !atomic_load(&line->dead))) {
+        line = line->next;
+    }
+    if (line != NULL) {
+        atomic_fetch_add(&line->references, 1);
+        line->users++;
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    return line;
+}
+
+static int64_t at_least(int64_t deadline_ns, int64_t patience_ns)
+{
+    int64_t minimum = tb__deadline_ns(patience_ns);
+    return deadline_ns > minimum ? deadline_ns : minimum;
+}
+
+/* The peer's answer to our greeting: its name and doorbell. */
+static tb_status greet(struct tb__lifeline *line, uint64_t id)
+{
+    struct tb__hello_wire hello;
+    tb__hello_fill(line->bus, &hello);
+    struct tb__reply reply;
+    tb_status status =
+        tb__lifeline_call(line, TB__MSG_HELLO, &hello, sizeof hello, &line->bus->bell.fd, 1,
+                          tb__deadline_ns(GREETING_PATIENCE_NS), &reply);
+    if (status == TB_AGAIN) {
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "process %u has a socket but did not answer within 5 s: is it stopped?",
+                        line->pid);
+    }
+    if (status == TB_CLOSED) {
+        return TB__FAIL(TB_E_NOT_FOUND, "process %u is closing", line->pid);
+    }
+    TB__TRY(status);
+    struct tb__msg msg = {.type = reply.type, .body = reply.body, .body_bytes = reply.body_bytes,
+                          .fds = {reply.fds[0], -1, -1, -1}, .fd_count = reply.fd_count};
+    if (reply.type != TB__MSG_WELCOME) {
+        status = TB__FAIL(TB_E_PROTOCOL, "the greeting was answered with type %u", reply.type);
+    } else {
+        status = tb__hello_take(line, &msg);
+    }
+    if (status == TB_OK && line->peer_id != id) {
+        status = TB__FAIL(TB_E_PROTOCOL, "another process answers at the socket");
+    }
+    tb__reply_fini(&reply);
+    return status;
+}
+
+/* One attempt. Connect mutex held, so that two threads do not both connect. */
+static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id,
+                              struct tb__lifeline **out)
+{
+    if (name != NULL) {
+        TB__TRY(tb__directory_resolve(&bus->directory, name, &id));
+    }
+    *out = find_line(bus, id);
+    if (*out != NULL) {
+        return TB_OK;
+    }
+    int fd = -1;
+    TB__TRY(tb__directory_connect(&bus->directory, id, &fd));
+    struct tb__lifeline *line;
+    TB__TRY(tb__lifeline_create(bus, fd, 1, &line));
+    line->users = 1;
+    atomic_fetch_add(&line->references, 1); /* ours; the first one is the table's */
+    tb_status status = tb__service_add(bus, line);
+    if (status == TB_OK) {
+        status = greet(line, id);
+        if (status != TB_OK) {
+            tb__lifeline_unref(line);
+            return status;
+        }
+        *out = line;
+        return TB_OK;
+    }
+    tb__lifeline_release(line);
+    tb__lifeline_release(line);
+    return status;
+}
+
+/* Whether it is worth waiting and trying again. */
+static int may_come(tb_status status)
+{
+    return status == TB_E_NOT_FOUND || status == TB_AGAIN || status == TB_E_OWNER_DIED;
+}
+
+tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
+                          struct tb__lifeline **out)
+{
+    /* A full queue empties within moments, whatever the caller's patience for absent processes. */
+    int64_t full_deadline = at_least(deadline_ns, GREETING_PATIENCE_NS);
+    for (;;) {
+        uint32_t seen = tb__bus_bell(bus);
+        pthread_mutex_lock(&bus->connect_mutex);
+        tb_status status = connect_once(bus, name, endpoint_id, out);
+        pthread_mutex_unlock(&bus->connect_mutex);
+        if (status == TB_OK || !may_come(status)) {
+            return status;
+        }
+        int64_t until = status == TB_AGAIN ? full_deadline : deadline_ns;
+        if (tb__left_ns(until) == 0) {
+            return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
+                                                 name != NULL ? name : "the owner")
+                                      : status;
+        }
+        if (status == TB_AGAIN) {
+            struct timespec pause = {.tv_nsec = 1000000};
+            nanosleep(&pause, NULL);
+            continue;
+        }
+        if (bus->notify_fd < 0) {
+            TB__TRY(tb__service_watch_names(bus));
+            continue; /* it may have come before the watch */
+        }
+        tb__bus_sleep(bus, seen, NULL, 0, until);
+    }
+}

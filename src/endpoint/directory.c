@@ -1,0 +1,351 @@
+/* Sockets by name. Paths never meet the length limit of socket addresses: they go through
+ * /proc/self/fd/N of the directory. Names change only under the directory's lock, so there are never
+ * two owners and never a moment in which a live owner's name leads nowhere. */
+#define TB_LOG_TOPIC "endpoint"
+#include "endpoint/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+#define LOCK_PATIENCE_NS INT64_C(10000000000)
+#define SWEEP_MOST 64
+
+tb_status tb__directory_runtime_path(const char *directory, char path[TB__PATH_SIZE])
+{
+    const char *own = directory != NULL ? directory : getenv("TENSORBUS_DIR");
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    int length;
+    if (own != NULL && own[0] != '\0') {
+        length = snprintf(path, TB__PATH_SIZE, "%s", own);
+    } else if (xdg != NULL && xdg[0] == '/') {
+        length = snprintf(path, TB__PATH_SIZE, "%s/tensorbus", xdg);
+    } else {
+        length = snprintf(path, TB__PATH_SIZE, "/tmp/tensorbus-%u", (unsigned)geteuid());
+    }
+    if (length >= TB__PATH_SIZE - TB__NAME_SIZE - 1) {
+        return TB__FAIL(TB_E_INVALID, "the runtime directory's path has %d characters, at most %d "
+                                      "are possible: set TENSORBUS_DIR to a shorter one",
+                        length, TB__PATH_SIZE - TB__NAME_SIZE - 2);
+    }
+    return TB_OK;
+}
+
+/* `fd` is a directory that only this uid (and the allowed group) can enter. */
+static tb_status check_safe(int borrow_fd, const char *path, uint32_t allow_gid)
+{
+    struct stat info;
+    if (fstat(borrow_fd, &info) != 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "looking at runtime directory `%s`", path);
+    }
+    if (info.st_uid != geteuid()) {
+        return TB__FAIL(TB_E_DENIED,
+                        "runtime directory `%s` belongs to uid %u, not %u: remove it or set "
+                        "TENSORBUS_DIR",
+                        path, (unsigned)info.st_uid, (unsigned)geteuid());
+    }
+    mode_t mode = info.st_mode & 07777;
+    int group_ok = allow_gid != 0 && info.st_gid == allow_gid && mode == 0770;
+    if (mode != 0700 && !group_ok) {
+        return TB__FAIL(TB_E_DENIED,
+                        "runtime directory `%s` has mode %04o, 0700 is needed: run `chmod 700` on "
+                        "it or set TENSORBUS_DIR",
+                        path, (unsigned)mode);
+    }
+    return TB_OK;
+}
+
+/* Create one directory level if it is missing and open it without following a link. */
+static tb_status open_level(int at_fd, const char *name, const char *path, uint32_t allow_gid,
+                            int *out_take_fd)
+{
+    mode_t mode = allow_gid != 0 ? 0770 : 0700;
+    int created = mkdirat(at_fd, name, mode) == 0;
+    if (!created && errno != EEXIST) {
+        return TB__FAIL_ERRNO(errno == ENOSPC || errno == EDQUOT ? TB_E_NOMEM : TB_E_DENIED,
+                              "creating runtime directory `%s` (TENSORBUS_DIR chooses another)",
+                              path);
+    }
+    int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return TB__FAIL_ERRNO(errno == ENOENT ? TB_E_NOT_FOUND : TB_E_DENIED,
+                              "runtime directory `%s` must be a real directory", path);
+    }
+    if (created) {
+        /* Whatever the umask said. */
+        int ignored = allow_gid != 0 ? fchown(fd, (uid_t)-1, allow_gid) : 0;
+        ignored |= fchmod(fd, mode);
+        (void)ignored;
+    }
+    tb_status status = check_safe(fd, path, allow_gid);
+    if (status != TB_OK) {
+        tb__fd_close(&fd);
+        return status;
+    }
+    *out_take_fd = fd;
+    return TB_OK;
+}
+
+tb_status tb__directory_open(struct tb__directory *dir, const char *directory, const char *flow,
+                             uint32_t allow_gid)
+{
+    char path[TB__PATH_SIZE];
+    TB__TRY(tb__directory_runtime_path(directory, path));
+    const char *name = flow != NULL ? flow : getenv("TENSORBUS_FLOW");
+    if (name == NULL || name[0] == '\0') {
+        name = "default";
+    }
+    TB__TRY(tb__name_check("flow", name));
+    int runtime_fd = -1;
+    TB__TRY(open_level(AT_FDCWD, path, path, allow_gid, &runtime_fd));
+    snprintf(dir->path, sizeof dir->path, "%.*s/%s", TB__PATH_SIZE - TB__NAME_SIZE - 2, path, name);
+    tb_status status = open_level(runtime_fd, name, dir->path, allow_gid, &dir->flow_fd);
+    tb__fd_close(&runtime_fd);
+    return status;
+}
+
+void tb__directory_close(struct tb__directory *dir)
+{
+    tb__fd_close(&dir->flow_fd);
+}
+
+tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd)
+{
+    int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return TB__FAIL_ERRNO(errno == ENOENT ? TB_E_NOT_FOUND : TB_E_SYSTEM,
+                              "opening flow directory `%s`", dir->path);
+    }
+    int64_t deadline = tb__deadline_ns(LOCK_PATIENCE_NS);
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            tb_status status = TB__FAIL_ERRNO(TB_E_SYSTEM, "locking flow directory `%s`", dir->path);
+            tb__fd_close(&fd);
+            return status;
+        }
+        if (tb__left_ns(deadline) == 0) {
+            tb__fd_close(&fd);
+            return TB__FAIL(TB_E_SYSTEM,
+                            "flow directory `%s` has been locked by another process for 10 s",
+                            dir->path);
+        }
+        struct timespec pause = {.tv_nsec = 500000};
+        nanosleep(&pause, NULL);
+    }
+    struct stat info;
+    if (fstat(fd, &info) == 0 && info.st_nlink == 0) {
+        tb__fd_close(&fd);
+        return TB__FAIL(TB_E_NOT_FOUND, "flow directory `%s` was removed: its flow has ended",
+                        dir->path);
+    }
+    *out_take_fd = fd;
+    return TB_OK;
+}
+
+static void socket_name(uint64_t id, char name[32])
+{
+    snprintf(name, 32, "%016" PRIx64 ".sock", id);
+}
+
+static struct sockaddr_un address_of(const struct tb__directory *dir, const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.64s", dir->flow_fd, name);
+    return address;
+}
+
+static tb_status connect_name(const struct tb__directory *dir, const char *name, int *out_take_fd)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return TB__FAIL_ERRNO(errno == EMFILE || errno == ENFILE ? TB_E_LIMIT : TB_E_SYSTEM,
+                              "making a socket");
+    }
+    struct sockaddr_un address = address_of(dir, name);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
+        *out_take_fd = fd;
+        return TB_OK;
+    }
+    int reason = errno;
+    tb__fd_close(&fd);
+    errno = reason;
+    if (reason == EAGAIN) {
+        return TB_AGAIN;
+    }
+    if (reason == ENOENT || reason == ECONNREFUSED) {
+        return TB__FAIL_ERRNO(TB_E_NOT_FOUND, "nobody listens at `%s/%s`", dir->path, name);
+    }
+    return TB__FAIL_ERRNO(reason == EACCES || reason == EPERM ? TB_E_DENIED : TB_E_SYSTEM,
+                          "connecting to `%s/%s`", dir->path, name);
+}
+
+/* A socket whose process is gone refuses; anything else counts as alive. */
+static int is_dead(const struct tb__directory *dir, const char *name)
+{
+    int fd = -1;
+    tb_status status = connect_name(dir, name, &fd);
+    tb__fd_close(&fd);
+    return status == TB_E_NOT_FOUND;
+}
+
+/* Under the lock: remove sockets of the dead and links that lead nowhere. */
+static void sweep(const struct tb__directory *dir)
+{
+    int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    if (entries == NULL) {
+        tb__fd_close(&fd);
+        return;
+    }
+    int looked = 0;
+    struct dirent *entry;
+    while (looked < SWEEP_MOST && (entry = readdir(entries)) != NULL) {
+        size_t length = strlen(entry->d_name);
+        if (length > 5 && strcmp(entry->d_name + length - 5, ".sock") == 0) {
+            looked++;
+            if (is_dead(dir, entry->d_name)) {
+                unlinkat(dir->flow_fd, entry->d_name, 0);
+            }
+        }
+    }
+    closedir(entries);
+}
+
+/* Under the lock: point <name>.sock at <id>.sock unless a live process has the name. */
+static tb_status take_name(const struct tb__directory *dir, uint64_t id, const char *name)
+{
+    char link_name[TB__NAME_SIZE + 8];
+    char temporary[40];
+    char target[32];
+    snprintf(link_name, sizeof link_name, "%s.sock", name);
+    snprintf(temporary, sizeof temporary, ".%016" PRIx64 ".link", id);
+    socket_name(id, target);
+    struct stat info;
+    if (fstatat(dir->flow_fd, link_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !is_dead(dir, link_name)) {
+        return TB__FAIL(TB_E_EXISTS,
+                        "the name `%s` is in use by a running process in `%s`: choose another name "
+                        "or stop that process",
+                        name, dir->path);
+    }
+    if (symlinkat(target, dir->flow_fd, temporary) != 0 ||
+        renameat(dir->flow_fd, temporary, dir->flow_fd, link_name) != 0) {
+        tb_status status = TB__FAIL_ERRNO(errno == ENOSPC ? TB_E_NOMEM : TB_E_SYSTEM,
+                                          "creating `%s/%s`", dir->path, link_name);
+        unlinkat(dir->flow_fd, temporary, 0);
+        return status;
+    }
+    return TB_OK;
+}
+
+/* A listening socket under a temporary name, with its final mode. */
+static tb_status listen_temporary(const struct tb__directory *dir, const char *temporary,
+                                  uint32_t allow_gid, int *out_take_fd)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "making a socket");
+    }
+    struct sockaddr_un address = address_of(dir, temporary);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1024) != 0) {
+        tb_status status = TB__FAIL_ERRNO(errno == ENOSPC || errno == EDQUOT ? TB_E_NOMEM
+                                                                             : TB_E_SYSTEM,
+                                          "creating a socket in `%s`", dir->path);
+        tb__fd_close(&fd);
+        return status;
+    }
+    if (allow_gid != 0) {
+        int ignored = fchownat(dir->flow_fd, temporary, (uid_t)-1, allow_gid, 0);
+        ignored |= fchmodat(dir->flow_fd, temporary, 0660, 0);
+        (void)ignored;
+    }
+    *out_take_fd = fd;
+    return TB_OK;
+}
+
+tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, const char *name,
+                                uint32_t allow_gid, int *out_take_listen_fd)
+{
+    char temporary[40];
+    char final[32];
+    snprintf(temporary, sizeof temporary, ".%016" PRIx64 ".tmp", id);
+    socket_name(id, final);
+    int lock_fd = -1;
+    TB__TRY(tb__directory_lock(dir, &lock_fd));
+    sweep(dir);
+    int fd = -1;
+    tb_status status = listen_temporary(dir, temporary, allow_gid, &fd);
+    if (status == TB_OK && renameat(dir->flow_fd, temporary, dir->flow_fd, final) != 0) {
+        status = TB__FAIL_ERRNO(TB_E_SYSTEM, "creating `%s/%s`", dir->path, final);
+    }
+    if (status == TB_OK && name[0] != '\0') {
+        status = take_name(dir, id, name);
+    }
+    if (status != TB_OK) {
+        unlinkat(dir->flow_fd, temporary, 0);
+        unlinkat(dir->flow_fd, final, 0);
+        tb__fd_close(&fd);
+    }
+    tb__fd_close(&lock_fd);
+    if (status == TB_OK) {
+        *out_take_listen_fd = fd;
+    }
+    return status;
+}
+
+void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const char *name)
+{
+    int lock_fd = -1;
+    if (tb__directory_lock(dir, &lock_fd) != TB_OK) {
+        return;
+    }
+    char final[32];
+    socket_name(id, final);
+    uint64_t holder;
+    if (name[0] != '\0' && tb__directory_resolve(dir, name, &holder) == TB_OK && holder == id) {
+        char link_name[TB__NAME_SIZE + 8];
+        snprintf(link_name, sizeof link_name, "%s.sock", name);
+        unlinkat(dir->flow_fd, link_name, 0);
+    }
+    unlinkat(dir->flow_fd, final, 0);
+    tb__fd_close(&lock_fd);
+}
+
+tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out)
+{
+    char link_name[TB__NAME_SIZE + 8];
+    char target[64];
+    snprintf(link_name, sizeof link_name, "%s.sock", name);
+    ssize_t length = readlinkat(dir->flow_fd, link_name, target, sizeof target - 1);
+    if (length < 0) {
+        return TB__FAIL(TB_E_NOT_FOUND, "no process named `%s` in `%s`", name, dir->path);
+    }
+    target[length] = '\0';
+    char *end;
+    errno = 0;
+    uint64_t id = strtoull(target, &end, 16);
+    if (errno != 0 || end != target + 16 || strcmp(end, ".sock") != 0 || id == 0) {
+        return TB__FAIL(TB_E_NOT_FOUND, "`%s/%s` does not lead to a process", dir->path, link_name);
+    }
+    *out = id;
+    return TB_OK;
+}
+
+tb_status tb__directory_connect(const struct tb__directory *dir, uint64_t id, int *out_take_fd)
+{
+    char name[32];
+    socket_name(id, name);
+    return connect_name(dir, name, out_take_fd);
+}

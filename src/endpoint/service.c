@@ -1,0 +1,424 @@
+/* The service thread of a bus: accepts, greets, reads lifelines, runs handlers and hang-up hooks. It
+ * never waits for a peer. */
+#define TB_LOG_TOPIC "endpoint"
+#include "endpoint/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+#define GREET_DEADLINE_NS INT64_C(5000000000)
+#define ACCEPT_PAUSE_NS INT64_C(100000000)
+#define MAX_UNGREETED 64
+#define PACKETS_PER_TURN 32
+#define ACCEPTS_PER_TURN 32
+
+/* ---- table of lines ---- */
+
+static struct tb__quota *quota_of(tb_bus *bus, uint32_t uid)
+{
+    struct tb__quota *free_entry = NULL;
+    for (int i = 0; i < TB__QUOTA_UIDS; i++) {
+        struct tb__quota *quota = &bus->quotas[i];
+        if (quota->connections == 0 && quota->pages == 0) {
+            free_entry = free_entry != NULL ? free_entry : quota;
+        } else if (quota->uid == uid) {
+            return quota;
+        }
+    }
+    if (free_entry != NULL) {
+        free_entry->uid = uid;
+    }
+    return free_entry;
+}
+
+tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line)
+{
+    pthread_mutex_lock(&bus->mutex);
+    line->next = bus->lines;
+    bus->lines = line;
+    pthread_mutex_unlock(&bus->mutex);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = line};
+    if (epoll_ctl(bus->epoll_fd, EPOLL_CTL_ADD, line->fd, &event) == 0) {
+        return TB_OK;
+    }
+    tb_status status = TB__FAIL_ERRNO(TB_E_SYSTEM, "watching a connection");
+    pthread_mutex_lock(&bus->mutex);
+    struct tb__lifeline **at = &bus->lines;
+    while (*at != line) {
+        at = &(*at)->next;
+    }
+    *at = line->next;
+    pthread_mutex_unlock(&bus->mutex);
+    return status;
+}
+
+/* The peer is gone: tell everybody who cares, then let go. */
+static void end_line(tb_bus *bus, struct tb__lifeline *line)
+{
+    epoll_ctl(bus->epoll_fd, EPOLL_CTL_DEL, line->fd, NULL);
+    pthread_mutex_lock(&bus->mutex);
+    struct tb__lifeline **at = &bus->lines;
+    while (*at != line) {
+        at = &(*at)->next;
+    }
+    *at = line->next;
+    atomic_store(&line->dead, 1);
+    if (!line->connected) {
+        struct tb__quota *quota = quota_of(bus, line->uid);
+        if (quota != NULL && quota->connections > 0) {
+            quota->connections--;
+        }
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    tb__lifeline_fail_calls(line);
+    for (int i = TB__LAYER_COUNT - 1; i >= 0; i--) {
+        if (bus->layers[i].hangup != NULL) {
+            bus->layers[i].hangup(bus->layer_states[i], line);
+        }
+    }
+    tb__bus_ring_self(bus);
+    tb__lifeline_release(line);
+}
+
+/* ---- accepting ---- */
+
+static int uid_allowed(const tb_bus *bus, const struct tb__lifeline *line, uint32_t gid)
+{
+    return line->uid == geteuid() || line->uid == 0 || (bus->allow_gid != 0 && gid == bus->allow_gid);
+}
+
+static tb_status admit(tb_bus *bus, struct tb__lifeline *line)
+{
+    struct ucred peer = {0};
+    socklen_t length = sizeof peer;
+    getsockopt(line->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    if (!uid_allowed(bus, line, peer.gid)) {
+        return TB__FAIL(TB_E_DENIED, "uid %u may not use this endpoint", line->uid);
+    }
+    uint32_t ungreeted = 0;
+    pthread_mutex_lock(&bus->mutex);
+    for (struct tb__lifeline *at = bus->lines; at != NULL; at = at->next) {
+        ungreeted += !at->connected && !at->greeted;
+    }
+    struct tb__quota *quota = quota_of(bus, line->uid);
+    int over = quota == NULL || quota->connections >= bus->max_connections;
+    if (!over) {
+        quota->connections++;
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    if (over) {
+        return TB__FAIL(TB_E_LIMIT, "uid %u has %u connections already: too many", line->uid,
+                        bus->max_connections);
+    }
+    line->greet_deadline_ns = tb__deadline_ns(GREET_DEADLINE_NS);
+    if (ungreeted >= MAX_UNGREETED) {
+        /* Make room: the oldest one that has said nothing goes. */
+        pthread_mutex_lock(&bus->mutex);
+        struct tb__lifeline *oldest = NULL;
+        for (struct tb__lifeline *at = bus->lines; at != NULL; at = at->next) {
+            if (!at->connected && !at->greeted &&
+                (oldest == NULL || at->greet_deadline_ns <= oldest->greet_deadline_ns)) {
+                oldest = at;
+            }
+        }
+        if (oldest != NULL) {
+            shutdown(oldest->fd, SHUT_RDWR);
+        }
+        pthread_mutex_unlock(&bus->mutex);
+    }
+    return TB_OK;
+}
+
+static void refuse(int borrow_fd, tb_status status)
+{
+    struct tb__error_wire body = {.status = status};
+    tb_error error;
+    tb_last_error(&error);
+    __builtin_memcpy(body.text, error.text, sizeof body.text);
+    tb_status ignored = tb__packet_send(borrow_fd, TB__MSG_ERROR, 1, &body, sizeof body, NULL, 0);
+    (void)ignored;
+}
+
+static void pause_accepting(tb_bus *bus)
+{
+    epoll_ctl(bus->epoll_fd, EPOLL_CTL_DEL, bus->listen_fd, NULL);
+    bus->accept_resume_ns = tb__deadline_ns(ACCEPT_PAUSE_NS);
+}
+
+static void resume_accepting(tb_bus *bus)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &bus->listen_fd};
+    if (epoll_ctl(bus->epoll_fd, EPOLL_CTL_ADD, bus->listen_fd, &event) == 0) {
+        bus->accept_resume_ns = 0;
+    }
+    if (bus->spare_fd < 0) {
+        bus->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* Out of descriptors: give up the spare one to tell the caller, and stop accepting for a moment. */
+static void accept_without_descriptors(tb_bus *bus)
+{
+    TB__FAIL(TB_E_LIMIT, "process `%s` has too many open files: raise its limit (ulimit -n)",
+             bus->name);
+    tb_log_warn_limited("%s", tb_last_error_text());
+    tb__fd_close(&bus->spare_fd);
+    int fd = accept4(bus->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        refuse(fd, TB_E_LIMIT);
+        tb__fd_close(&fd);
+    }
+    bus->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    pause_accepting(bus);
+}
+
+static void accept_some(tb_bus *bus)
+{
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        int fd = accept4(bus->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                accept_without_descriptors(bus);
+            }
+            return;
+        }
+        struct tb__lifeline *line;
+        if (tb__lifeline_create(bus, fd, 0, &line) != TB_OK) {
+            continue;
+        }
+        tb_status status = admit(bus, line);
+        if (status == TB_OK) {
+            status = tb__service_add(bus, line);
+        }
+        if (status != TB_OK) {
+            tb_log_warn_limited("endpoint `%s`: refused pid %u: %s", bus->name, line->pid,
+                                tb_last_error_text());
+            refuse(line->fd, status);
+            tb__lifeline_release(line);
+        }
+    }
+}
+
+/* ---- reading ---- */
+
+static tb_status take_greeting(tb_bus *bus, struct tb__lifeline *line, struct tb__msg *msg)
+{
+    if (line->greeted || line->connected) {
+        return TB__FAIL(TB_E_PROTOCOL, "greeted twice");
+    }
+    TB__TRY(tb__hello_take(line, msg));
+    struct tb__hello_wire hello;
+    tb__hello_fill(bus, &hello);
+    tb__lifeline_reply(line, msg->request, TB__MSG_WELCOME, &hello, sizeof hello, &bus->bell.fd, 1);
+    return TB_OK;
+}
+
+static tb_status dispatch(tb_bus *bus, struct tb__lifeline *line, struct tb__msg *msg)
+{
+    if (line->connected && msg->request != 0) {
+        /* We only ever get replies on a line that we connected; a late one is dropped. */
+        tb__lifeline_complete(line, msg);
+        return TB_OK;
+    }
+    if (msg->type == TB__MSG_HELLO) {
+        return take_greeting(bus, line, msg);
+    }
+    if (!line->connected && !line->greeted) {
+        return TB__FAIL(TB_E_PROTOCOL, "message type %u before the greeting", msg->type);
+    }
+    if (msg->type == TB__MSG_GOODBYE) {
+        atomic_store(&line->goodbye, 1);
+        tb__bus_ring_self(bus);
+        return TB_OK;
+    }
+    struct tb__handler_entry *entry = &bus->handlers[msg->type];
+    if (entry->handler != NULL) {
+        entry->handler(entry->context, line, msg);
+        return TB_OK;
+    }
+    if (msg->request != 0) {
+        TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not serve requests of type %u", bus->name,
+                 msg->type);
+        tb__lifeline_reply_error(line, msg->request);
+    }
+    return TB_OK;
+}
+
+/* Returns 0 when the line has ended. */
+static int read_line(tb_bus *bus, struct tb__lifeline *line)
+{
+    for (int i = 0; i < PACKETS_PER_TURN; i++) {
+        struct tb__msg msg;
+        tb_status status = tb__packet_receive(line->fd, bus->packet, &msg);
+        if (status == TB_AGAIN) {
+            return 1;
+        }
+        if (status == TB_OK) {
+            status = dispatch(bus, line, &msg);
+            for (uint32_t k = 0; k < msg.fd_count; k++) {
+                tb__fd_close(&msg.fds[k]);
+            }
+        }
+        if (status < 0) {
+            tb__lifeline_drop(line);
+        }
+        if (status != TB_OK) {
+            end_line(bus, line);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void drain_notify(tb_bus *bus)
+{
+    char buffer[4096] __attribute__((aligned(8)));
+    while (read(bus->notify_fd, buffer, sizeof buffer) > 0) {
+    }
+    tb__bus_ring_self(bus);
+}
+
+/* Lines that never greeted, and a paused listener. Returns ms until the next look, -1 for never. */
+static int housekeeping(tb_bus *bus)
+{
+    int64_t now = tb__now_ns();
+    int wait_ms = -1;
+    pthread_mutex_lock(&bus->mutex);
+    for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
+        if (!line->connected && !line->greeted) {
+            wait_ms = 500;
+            if (line->greet_deadline_ns <= now) {
+                shutdown(line->fd, SHUT_RDWR);
+            }
+        }
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    if (bus->accept_resume_ns != 0) {
+        wait_ms = 100;
+        if (bus->accept_resume_ns <= now) {
+            resume_accepting(bus);
+        }
+    }
+    return wait_ms;
+}
+
+static void run_once(tb_bus *bus, struct epoll_event *events, int count)
+{
+    for (int i = 0; i < count; i++) {
+        void *source = events[i].data.ptr;
+        if (source == &bus->wake_fd) {
+            uint64_t value;
+            ssize_t ignored = read(bus->wake_fd, &value, sizeof value);
+            (void)ignored;
+        } else if (source == &bus->listen_fd) {
+            accept_some(bus);
+        } else if (source == &bus->notify_fd) {
+            drain_notify(bus);
+        } else {
+            read_line(bus, source);
+        }
+    }
+}
+
+static void *service_main(void *argument)
+{
+    tb_bus *bus = argument;
+    struct epoll_event events[32];
+    tb_status started = tb__lives_begin(&bus->lives);
+    if (started != TB_OK) {
+        /* The hang-up of the socket still tells of this process's end, only later. */
+        tb_log_warn("%s", tb_last_error_text());
+    }
+    tb__bus_ring_self(bus);
+    while (!atomic_load(&bus->stopping)) {
+        int count = epoll_wait(bus->epoll_fd, events, 32, housekeeping(bus));
+        run_once(bus, events, count > 0 ? count : 0);
+    }
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static tb_status watch_own(tb_bus *bus, int *fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = fd};
+    if (epoll_ctl(bus->epoll_fd, EPOLL_CTL_ADD, *fd, &event) != 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "watching a descriptor");
+    }
+    return TB_OK;
+}
+
+tb_status tb__service_watch_names(tb_bus *bus)
+{
+    pthread_mutex_lock(&bus->mutex);
+    tb_status status = TB_OK;
+    if (bus->notify_fd < 0) {
+        int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        char path[64];
+        __builtin_snprintf(path, sizeof path, "/proc/self/fd/%d", bus->directory.flow_fd);
+        if (fd < 0 || inotify_add_watch(fd, path, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0) {
+            status = TB__FAIL_ERRNO(TB_E_LIMIT, "watching `%s` for new processes",
+                                    bus->directory.path);
+            tb__fd_close(&fd);
+        } else {
+            bus->notify_fd = fd;
+            status = watch_own(bus, &bus->notify_fd);
+        }
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    return status;
+}
+
+tb_status tb__service_start(tb_bus *bus)
+{
+    bus->packet = malloc(TB__WIRE_MAX_BYTES);
+    bus->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    bus->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bus->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (bus->packet == NULL || bus->epoll_fd < 0 || bus->wake_fd < 0 || bus->spare_fd < 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "starting the service thread");
+    }
+    TB__TRY(watch_own(bus, &bus->wake_fd));
+    TB__TRY(watch_own(bus, &bus->listen_fd));
+    /* The thread takes no signals: they are the program's. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    uint32_t seen = tb__bus_bell(bus);
+    int failed = pthread_create(&bus->thread, NULL, service_main, bus);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        errno = failed;
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "starting the service thread");
+    }
+    pthread_setname_np(bus->thread, "tensorbus");
+    bus->thread_started = 1;
+    /* Life words name the thread, so wait until it has told its id. */
+    while (tb__bus_bell(bus) == seen) {
+        tb__bus_sleep(bus, seen, NULL, 0, TB__NO_DEADLINE);
+    }
+    return TB_OK;
+}
+
+void tb__service_stop(tb_bus *bus)
+{
+    if (bus->thread_started) {
+        atomic_store(&bus->stopping, 1);
+        uint64_t one = 1;
+        ssize_t ignored = write(bus->wake_fd, &one, sizeof one);
+        (void)ignored;
+        pthread_join(bus->thread, NULL);
+        bus->thread_started = 0;
+    }
+}
