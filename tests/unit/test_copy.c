@@ -164,6 +164,8 @@ static void choice_follows_size_and_ring(void **state)
     }
     /* A copy larger than the cache is cold whatever the caller says of the ring. */
     assert_int_equal(tb__copy_choose(cache * 2, 0), TB__COPY_STREAM);
+    /* Ring and source together count. */
+    assert_int_equal(tb__copy_choose(cache, cache), TB__COPY_STREAM);
     enum tb__copy_kind hot = tb__x86_rep_is_fast() ? TB__COPY_REP : TB__COPY_PLAIN;
     assert_int_equal(tb__copy_choose(mib / 4, mib / 2), hot);
     /* The choice changes once as the ring grows. */
