@@ -118,6 +118,7 @@ const char *harness_dir(void);
 unsigned harness_fd_count(void);     /* open descriptors of this process */
 unsigned harness_thread_count(void); /* threads of this process */
 unsigned long harness_rss_kib(void); /* resident memory of this process */
+unsigned harness_memfd_count(void);  /* memfd mappings of this process */
 
 /* Call in a test that leaves sockets behind on purpose without child_kill(). */
 void harness_allow_sockets(void);

@@ -90,13 +90,18 @@ static unsigned memfd_maps(char *first, size_t size)
     return count;
 }
 
-void leak_snapshot_take(struct leak_snapshot *snapshot)
+unsigned harness_memfd_count(void)
 {
     char ignored[8];
+    return memfd_maps(ignored, sizeof ignored);
+}
+
+void leak_snapshot_take(struct leak_snapshot *snapshot)
+{
     memset(snapshot, 0, sizeof *snapshot);
     count_entries("/proc/self/fd", snapshot->open_fds, sizeof snapshot->open_fds);
     snapshot->threads = harness_thread_count();
-    snapshot->memfd_maps = memfd_maps(ignored, sizeof ignored);
+    snapshot->memfd_maps = harness_memfd_count();
 #if defined(__SANITIZE_THREAD__)
     snapshot->threads = 2; /* ThreadSanitizer's own thread may start late */
 #endif
