@@ -29,8 +29,8 @@ int tb__verb_clean(int argc, char **argv);
 int tb__verb_bench(int argc, char **argv);
 int tb__verb_version(int argc, char **argv);
 
-/* When `--help` or `-h` is among the words (before a `--`), write the verb's help to standard output
- * and return 1. The text: usage, what it does, options, exit codes, examples. */
+/* When `--help` or `-h` is among the words (before a `--`), write the verb's help to standard
+ * output and return 1. The text: usage, what it does, options, exit codes, examples. */
 int tb__cli_help(int argc, char **argv, const char *text);
 
 /* Say what is wrong with the command line ("tensorbus VERB: ...", then where help is) on standard
