@@ -106,7 +106,7 @@ static tb_status take_text(struct tb__json *scan, const char *what, char *field,
     size_t length;
     field[0] = '\0';
     TB__TRY(tb__json_string(scan, field, size, &length));
-    if (length >= size || strlen(field) != length) {
+    if (strlen(field) != length) {
         snprintf(message, sizeof message, "%s has %zu bytes or a NUL, %zu bytes are possible", what,
                  length, size - 1);
         return tb__json_refuse(scan, message);

@@ -71,12 +71,12 @@ static void writes_what_json_dumps_writes(void **state)
         {{.size = 8, .dtype = "torch.float64", .pinned_type = "cpu"},
          "{\"size\": 8, \"dtype\": \"torch.float64\", \"shape\": [], \"pinned_type\": \"cpu\"}"},
         {{.size = 0,
-          .dtype = "a\"b\\c\n\r\t\b\f\x01\x1f\x7f/",
+          .dtype = "a \"b\\c\n\r\t\b\f\x01\x1f\x7f/",
           .ndim = 3,
           .shape = {0, 2, INT64_MAX},
           .pinned_type = "cuda",
           .sender_shmem = "dora_pool_x"},
-         "{\"size\": 0, \"dtype\": \"a\\\"b\\\\c\\n\\r\\t\\b\\f\\u0001\\u001f\x7f/\", "
+         "{\"size\": 0, \"dtype\": \"a \\\"b\\\\c\\n\\r\\t\\b\\f\\u0001\\u001f\x7f/\", "
          "\"shape\": [0, 2, 9223372036854775807], \"pinned_type\": \"cuda\", "
          "\"sender_shmem\": \"dora_pool_x\"}"},
     };
@@ -108,14 +108,16 @@ static void refuses_to_write_what_does_not_fit(void **state)
         assert_int_equal(bytes, 77);
         free(exact);
     }
-    json.shape[0] = -1;
-    assert_int_equal(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes), TB_E_INVALID);
     json.ndim = 9;
+    assert_int_equal(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes), TB_E_INVALID);
+    json.ndim = 8;
+    OK(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes));
+    json.shape[7] = -1;
     assert_int_equal(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes), TB_E_INVALID);
     json.ndim = -1;
     assert_int_equal(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes), TB_E_INVALID);
     json.ndim = 0;
-    strcpy(json.dtype, "u\xc3\xa9");
+    strcpy(json.dtype, "u\x80");
     assert_int_equal(tb__doradma_json_write(&json, buffer, sizeof buffer, &bytes), TB_E_INVALID);
 }
 
@@ -204,6 +206,14 @@ static void malformed_text_is_refused(void **state)
         "\"a\": \"\\ud800\\n\"",
         "\"a\": \"\\ud800\\ud800\"",
         "\"a\": \"\\udc00\"",
+        "\"a\": \"\\udfff\"",
+        "\"a\": \"\\ud800xudc00\"",
+        "\"a\": \"\\udbff\\ndc00\"",
+        "\"a\": \"\\ud800\\ue000\"",
+        "\"a\": \"\\ud800\\udbff\"",
+        "\"a\": nulx",
+        "\"a\": trux",
+        "\"a\": fals3",
         "\"a\": \"\x01\"",
         "\"a\": \"\n\"",
         "\"a\": \"\x80\"",
@@ -235,6 +245,11 @@ static void malformed_text_is_refused(void **state)
     check_refused(parse("", &json), "`{` is expected");
     check_refused(parse("null", &json), "`{` is expected");
     check_refused(parse("{,}", &json), "a string is expected");
+    check_refused(parse("{\"size\": 1, \"dtype\": \"torch", &json), "a string has no end");
+    check_refused(parse("{\"size\": 1, \"dtype\": \"tor\nch", &json), "a control character");
+    const char escaped_nul[] = "{\"a\": \"\\\0\"}";
+    check_refused(parse_bytes(escaped_nul, sizeof escaped_nul - 1, &json),
+                  "byte 8 of 11: a bad escape");
     const char nul[] = "{\"a\": \0 1}";
     check_refused(parse_bytes(nul, sizeof nul - 1, &json), "a value is expected");
 }
@@ -277,6 +292,48 @@ static void strings_are_decoded_and_bounded(void **state)
     check_refused(parse_with("\"pinned_type\": \"0123456789012345678901234567890123\"", &json),
                   "pinned_type has 34 bytes");
     check_refused(parse_with("\"pinned_type\": 1", &json), "a string is expected");
+}
+
+/* What RFC 3629 says, written the long way. */
+static size_t encode(uint32_t code, char out[5])
+{
+    size_t length = code <= 0x7f ? 1 : code <= 0x7ff ? 2 : code <= 0xffff ? 3 : 4;
+    for (size_t i = 0; i < length; i++) {
+        uint32_t bits = code >> (6 * (length - 1 - i));
+        out[i] = (char)(i > 0         ? 0x80 + bits % 64
+                        : length == 1 ? bits
+                                      : (0xf00 >> length) % 256 + bits);
+    }
+    out[length] = '\0';
+    return length;
+}
+
+static void code_points_at_every_boundary(void **state)
+{
+    (void)state;
+    static const uint32_t codes[] = {
+        0x20,    0x21,    0x7e,    0x7f,    0x80,     0x81,     0x7ff,   0x800,  0x801,
+        0xfff,   0x1000,  0xd7fe,  0xd7ff,  0xe000,   0xe001,   0xfffe,  0xffff, 0x10000,
+        0x10001, 0x3ffff, 0x40000, 0xfffff, 0x100000, 0x10fffe, 0x10ffff};
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        struct tb__doradma_json json;
+        char expected[5];
+        char escaped[32];
+        encode(codes[i], expected);
+        if (codes[i] != '\"' && codes[i] != '\\') {
+            OK(parse_dtype(expected, &json));
+            assert_string_equal(json.dtype, expected);
+        }
+        if (codes[i] < 0x10000) {
+            snprintf(escaped, sizeof escaped, "\\u%04x", codes[i]);
+        } else {
+            snprintf(escaped, sizeof escaped, "\\u%04X\\u%04x",
+                     0xd800 + ((codes[i] - 0x10000) >> 10),
+                     0xdc00 + ((codes[i] - 0x10000) & 0x3ff));
+        }
+        OK(parse_dtype(escaped, &json));
+        assert_string_equal(json.dtype, expected);
+    }
 }
 
 static void integers_are_whole_and_bounded(void **state)
@@ -377,6 +434,7 @@ int main(void)
         cmocka_unit_test(malformed_text_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(strings_are_decoded_and_bounded),
+        cmocka_unit_test(code_points_at_every_boundary),
         cmocka_unit_test(integers_are_whole_and_bounded),
         cmocka_unit_test(p15_deep_nesting_is_refused),
         cmocka_unit_test(too_much_text_is_refused),
