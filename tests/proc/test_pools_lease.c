@@ -46,6 +46,7 @@ static void slow_consumer(void *argument)
         look.second = sum_of(frame);
         parent_tell(&look, sizeof look);
         tb_frame_release(frame);
+        parent_pause("released");
     }
     tb_bus_close(bus);
 }
@@ -75,8 +76,9 @@ static void write_while_held(struct child *consumer, tb_pool *pool, uint32_t slo
     child_hear(consumer, &look, sizeof look);
     CHECK_EQ(look.first, look.second);
     CHECK_EQ(look.first, (int64_t)look.sequence * P04_ELEMENTS);
-    /* For the next round; with few slots it waits until the consumer has let go. */
-    CHECK_OK(write_words(pool, ++*value, TB_SECONDS(5), NULL));
+    child_await(consumer, "released");
+    CHECK_OK(write_words(pool, ++*value, TB_POLL, NULL)); /* for the next round */
+    child_go(consumer);
 }
 
 static void P04_slow_consumer(void)
@@ -122,6 +124,8 @@ static void P04_one_slot_waits(void)
     child_hear(&consumer, &look, sizeof look);
     CHECK_EQ(look.first, P04_ELEMENTS);
     CHECK_EQ(look.second, P04_ELEMENTS);
+    child_await(&consumer, "released");
+    child_go(&consumer);
     child_join(&consumer);
     tb_bus_close(bus);
 }
