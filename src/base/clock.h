@@ -14,7 +14,8 @@ static inline int64_t tb__now_ns(void)
 
 #define TB__NO_DEADLINE INT64_MAX
 
-/* Deadline of a timeout that starts now: TB_FOREVER and anything past the clock's end never ends. */
+/* Deadline of a timeout that starts now: TB_FOREVER and anything past the clock's end never ends.
+ */
 static inline int64_t tb__deadline_ns(int64_t timeout_ns)
 {
     if (timeout_ns < 0) {

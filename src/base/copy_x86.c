@@ -95,7 +95,7 @@ void tb__x86_rep(void *dst, const void *src, size_t bytes)
 
 static int is_amd(void)
 {
-    unsigned eax, ebx, ecx, edx;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == signature_AMD_ebx &&
            ecx == signature_AMD_ecx && edx == signature_AMD_edx;
 }

@@ -1,4 +1,5 @@
-/* Thread-local error record. It lives as long as its thread and is written by failing calls only. */
+/* Thread-local error record. It lives as long as its thread and is written by failing calls only.
+ */
 #include "base/error.h"
 
 #include <errno.h>
@@ -9,11 +10,21 @@
 
 static _Thread_local tb_error last_error;
 
+/* Names and paths in a text may come from users and peers: one line it stays. */
+static void make_one_line(char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
+            *text = '?';
+        }
+    }
+}
+
 tb_status tb__error_set(tb_status status, int errno_value, const char *where, const char *format,
                         ...)
 {
     /* Arguments may point into the record (wrapping an earlier text), so build aside first. */
-    char text[sizeof last_error.text];
+    char text[sizeof last_error.text] = "";
     va_list arguments;
     va_start(arguments, format);
     int used = vsnprintf(text, sizeof text, format, arguments);
@@ -23,6 +34,7 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
         const char *said = strerror_r(errno_value, reason, sizeof reason);
         snprintf(text + used, sizeof text - (size_t)used, ": %s", said);
     }
+    make_one_line(text);
     last_error = (tb_error){.status = status, .errno_value = errno_value};
     snprintf(last_error.where, sizeof last_error.where, "%s", where);
     memcpy(last_error.text, text, sizeof text);

@@ -84,17 +84,18 @@ long tb__file_read(const char *path, char *buffer, size_t size)
         return -1;
     }
     size_t used = 0;
-    while (used < size - 1) {
-        ssize_t got = read(fd, buffer + used, size - 1 - used);
+    ssize_t got = 1;
+    while (used < size - 1 && got != 0) {
+        got = read(fd, buffer + used, size - 1 - used);
         if (got < 0 && errno == EINTR) {
             continue;
         }
-        if (got <= 0) {
+        if (got < 0) {
             break;
         }
         used += (size_t)got;
     }
     buffer[used] = '\0';
     tb__fd_close(&fd);
-    return (long)used;
+    return got < 0 ? -1 : (long)used;
 }

@@ -17,12 +17,13 @@ tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd);
 tb_status tb__memfd_seal(int borrow_fd, int seals);
 
 /* Check a descriptor that a peer sent before it is mapped: a memfd with at least `seals`, of at
- * least 1 and at most `max_bytes` bytes, whose blocks are allocated if `allocated` (a sparse giant is
- * refused). *out_bytes is its size. */
+ * least 1 and at most `max_bytes` bytes, whose blocks are allocated if `allocated` (a sparse giant
+ * is refused). *out_bytes is its size. */
 tb_status tb__memfd_check(int borrow_fd, int seals, uint64_t max_bytes, int allocated,
                           uint64_t *out_bytes);
 
-/* Read a small file (a /proc or cgroup file) whole; always terminated. Returns its length or -1. */
+/* Read a small file (a /proc or cgroup file) whole, or its first size - 1 bytes; terminated.
+ * Returns its length, or -1 (errno) when it cannot be opened or read. */
 long tb__file_read(const char *path, char *buffer, size_t size);
 
 #endif

@@ -1,6 +1,7 @@
 /* Log lines. The level is read from TENSORBUS_LOG once, at the first line. */
 #include "base/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,6 +56,7 @@ static int threshold(const char *topic)
 void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
+    int kept = errno; /* callers log in the middle of handling a failure */
     pthread_once(&once, read_setting);
     if ((int)level > threshold(topic)) {
         return;
@@ -73,11 +75,15 @@ void tb__log(enum tb__log_level level, const char *topic, const char *format, ..
     /* One write, so that lines of several processes on one pipe do not mix. */
     ssize_t ignored = write(STDERR_FILENO, line, length + 1);
     (void)ignored;
+    errno = kept;
 }
 
 int tb__log_allowed(struct tb__log_limit *limit, unsigned burst)
 {
-    pthread_mutex_lock(&limit_mutex);
+    /* Never wait: the child of a fork may find the mutex locked for ever. */
+    if (pthread_mutex_trylock(&limit_mutex) != 0) {
+        return 1;
+    }
     long long now = tb__now_ns();
     unsigned suppressed = 0;
     if (now - limit->window_ns > 1000000000LL) {

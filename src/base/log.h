@@ -13,7 +13,8 @@ enum tb__log_level {
 void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* One limiter per call site: at most `burst` lines per second, then one line that counts the rest. */
+/* One limiter per call site: at most `burst` lines per second, then one line that counts the rest.
+ */
 struct tb__log_limit {
     long long window_ns;
     unsigned count;

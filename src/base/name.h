@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-#define TB__NAME_SIZE 65      /* 64 characters and the terminator */
+#define TB__NAME_SIZE 65 /* 64 characters and the terminator */
 
 /* Whether `name` is a valid name. NULL is not. */
 int tb__name_valid(const char *name);

@@ -2,7 +2,6 @@
 #include <tensorbus/tensor.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -10,7 +9,7 @@
 
 static const struct {
     uint8_t code;
-    uint8_t bits;             /* 0: any of 8, 16, 32, 64, 128 */
+    uint8_t bits; /* 0: any of 8, 16, 32, 64, 128 */
     const char *name;
 } dtype_table[] = {
     {TB_CODE_INT, 0, "int"},
@@ -90,6 +89,21 @@ const char *tb_dtype_name(tb_dtype dtype, char buffer[32])
     return buffer;
 }
 
+/* Decimal digits alone, at most `max`: strtoul would take spaces and signs too. 0 when there are
+ * none or too many; *end is where they end. */
+static unsigned parse_decimal(const char *text, unsigned max, const char **end)
+{
+    unsigned value = 0;
+    for (; *text >= '0' && *text <= '9'; text++) {
+        value = value * 10 + (unsigned)(*text - '0');
+        if (value > max) {
+            value = max + 1;
+        }
+    }
+    *end = text;
+    return value <= max ? value : 0;
+}
+
 /* NumPy's type string: [<|=]kind bytes. */
 static int parse_numpy(const char *name, tb_dtype *out)
 {
@@ -100,9 +114,9 @@ static int parse_numpy(const char *name, tb_dtype *out)
         return 0;
     }
     const char *kind = name[1] != '\0' ? strchr(kinds, name[1]) : NULL;
-    char *end;
-    unsigned long bytes = kind != NULL ? strtoul(name + 2, &end, 10) : 0;
-    if (kind == NULL || bytes == 0 || bytes > 16 || *end != '\0') {
+    const char *end = NULL;
+    unsigned bytes = kind != NULL ? parse_decimal(name + 2, 16, &end) : 0;
+    if (bytes == 0 || *end != '\0') {
         return 0;
     }
     tb_dtype dtype = TB_DTYPE(codes[kind - kinds], bytes * 8, 1);
@@ -121,17 +135,16 @@ static int parse_own(const char *name, tb_dtype *out)
         if (strncmp(name, dtype_table[i].name, length) != 0) {
             continue;
         }
-        const char *rest = name + length;
-        char *end = (char *)rest;
-        unsigned long bits = dtype_table[i].bits;
+        const char *end = name + length;
+        unsigned bits = dtype_table[i].bits;
         if (bits == 0) {
-            bits = strtoul(rest, &end, 10);
+            bits = parse_decimal(end, 128, &end);
         }
-        unsigned long lanes = 1;
+        unsigned lanes = 1;
         if (*end == 'x') {
-            lanes = strtoul(end + 1, &end, 10);
+            lanes = parse_decimal(end + 1, 65535, &end);
         }
-        if (*end != '\0' || bits == 0 || bits > 128 || lanes == 0 || lanes > 65535) {
+        if (*end != '\0' || bits == 0 || lanes == 0) {
             continue;
         }
         tb_dtype dtype = TB_DTYPE(dtype_table[i].code, bits, lanes);
@@ -191,15 +204,22 @@ int tb_tensor_is_packed(const tb_tensor *tensor)
     if (tensor->strides == NULL) {
         return 1;
     }
-    int64_t expected = 1;
-    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+    if (tensor->ndim < 0 || tensor->ndim > TB_MAX_NDIM) {
+        return 0;
+    }
+    for (int32_t i = 0; i < tensor->ndim; i++) {
         if (tensor->shape[i] == 0) {
             return 1;
         }
+    }
+    int64_t expected = 1;
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
         if (tensor->shape[i] != 1 && tensor->strides[i] != expected) {
             return 0;
         }
-        expected *= tensor->shape[i];
+        if (__builtin_mul_overflow(expected, tensor->shape[i], &expected)) {
+            return 0;
+        }
     }
     return 1;
 }

@@ -294,6 +294,25 @@ static void strings_are_decoded_and_bounded(void **state)
     check_refused(parse_with("\"pinned_type\": 1", &json), "a string is expected");
 }
 
+static void a_decoded_string_is_always_terminated(void **state)
+{
+    (void)state;
+    static const char text[] = "\"\"\"abc\"";
+    struct tb__json scan = {.text = (const unsigned char *)text, .bytes = sizeof text - 1};
+    char buffer[4] = "xxx";
+    size_t length = 77;
+    OK(tb__json_string(&scan, buffer, sizeof buffer, &length));
+    assert_string_equal(buffer, "");
+    assert_int_equal(length, 0);
+    OK(tb__json_string(&scan, buffer, sizeof buffer, &length));
+    assert_string_equal(buffer, "abc");
+    assert_int_equal(scan.at, scan.bytes);
+    scan.at = 2;
+    OK(tb__json_string(&scan, buffer, 3, &length));
+    assert_string_equal(buffer, "ab");
+    assert_int_equal(length, 3);
+}
+
 /* What RFC 3629 says, written the long way. */
 static size_t encode(uint32_t code, char out[5])
 {
@@ -434,6 +453,7 @@ int main(void)
         cmocka_unit_test(malformed_text_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(strings_are_decoded_and_bounded),
+        cmocka_unit_test(a_decoded_string_is_always_terminated),
         cmocka_unit_test(code_points_at_every_boundary),
         cmocka_unit_test(integers_are_whole_and_bounded),
         cmocka_unit_test(p15_deep_nesting_is_refused),

@@ -1,0 +1,222 @@
+/* Log lines: levels, topics, form, limits. The setting is read once in a process, so each test logs
+ * in a child whose standard error is a pipe. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* What `body` writes to standard error with TENSORBUS_LOG=setting (NULL: not set). */
+static const char *output_of(const char *setting, void (*body)(void))
+{
+    static char text[65536];
+    int pipe_fds[2];
+    assert_int_equal(pipe(pipe_fds), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(pipe_fds[1], STDERR_FILENO);
+        if (setting != NULL) {
+            setenv("TENSORBUS_LOG", setting, 1);
+        } else {
+            unsetenv("TENSORBUS_LOG");
+        }
+        body();
+        _exit(0);
+    }
+    close(pipe_fds[1]);
+    size_t used = 0;
+    ssize_t got;
+    while ((got = read(pipe_fds[0], text + used, sizeof text - 1 - used)) > 0) {
+        used += (size_t)got;
+    }
+    text[used] = '\0';
+    close(pipe_fds[0]);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    return text;
+}
+
+static void one_of_each(void)
+{
+    tb__log(TB__LOG_ERROR, "pool", "e %d", 1);
+    tb__log(TB__LOG_WARN, "pool", "w");
+    tb__log(TB__LOG_INFO, "pool", "i");
+    tb__log(TB__LOG_DEBUG, "pool", "d");
+}
+
+#define E "tensorbus: error: e 1\n"
+#define W "tensorbus: warning: w\n"
+#define I "tensorbus: info: i\n"
+#define D "tensorbus: debug: d\n"
+
+static void levels_and_topics(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *setting;
+        const char *output;
+    } rows[] = {
+        {NULL, E W},
+        {"", E W},
+        {"error", E},
+        {"warn", E W},
+        {"info", E W I},
+        {"debug", E W I D},
+        {"nonsense", E W},
+        {"warn,pool=debug", E W I D},
+        {"debug,pool=error", E},
+        {"debug,poo=error", E W I D},
+        {"debug,pools=error", E W I D},
+        {"pool=error,info", E W I},
+        {"error,endpoint=debug", E},
+        {"endpoint=debug", E W},
+        {"info,", E W I},
+        {",,info", E W I},
+        {"info,pool=", E W I},
+        {"info,pool=loud", E W I},
+        {"errors", E W},
+        {"err", E W},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_string_equal(output_of(rows[i].setting, one_of_each), rows[i].output);
+    }
+}
+
+static void macros(void)
+{
+    tb_log_error("%s", "a");
+    tb_log_warn("b");
+    tb_log_info("c");
+    tb_log_debug("d");
+}
+
+static void macros_have_their_level(void **state)
+{
+    (void)state;
+    assert_string_equal(output_of("debug", macros), "tensorbus: error: a\ntensorbus: warning: b\n"
+                                                    "tensorbus: info: c\ntensorbus: debug: d\n");
+    assert_string_equal(output_of("error,tensorbus=info", macros),
+                        "tensorbus: error: a\ntensorbus: warning: b\ntensorbus: info: c\n");
+}
+
+static void long_line(void)
+{
+    char text[5000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    tb__log(TB__LOG_ERROR, "pool", "%s", text);
+    errno = ENOENT;
+    tb__log(TB__LOG_ERROR, "pool", "errno is kept");
+    tb__log(TB__LOG_ERROR, "pool", "%d", errno == ENOENT);
+    close(STDERR_FILENO);
+    tb__log(TB__LOG_ERROR, "pool", "nobody listens");
+    if (errno != ENOENT) {
+        _exit(1);
+    }
+}
+
+static void long_lines_are_cut_and_errno_is_kept(void **state)
+{
+    (void)state;
+    const char *text = output_of(NULL, long_line);
+    assert_int_equal(strcspn(text, "\n"), 1023 - 1);
+    assert_string_equal(strchr(text, '\n') + 1,
+                        "tensorbus: error: errno is kept\ntensorbus: error: 1\n");
+}
+
+static void twenty_limited(void)
+{
+    for (int i = 0; i < 20; i++) {
+        tb_log_warn_limited("number %d", i);
+    }
+}
+
+static void at_most_five_of_a_kind(void **state)
+{
+    (void)state;
+    assert_string_equal(output_of(NULL, twenty_limited),
+                        "tensorbus: warning: number 0\ntensorbus: warning: number 1\n"
+                        "tensorbus: warning: number 2\ntensorbus: warning: number 3\n"
+                        "tensorbus: warning: number 4\n");
+}
+
+/* The window is moved instead of waited for. */
+static void a_second_later(void)
+{
+    struct tb__log_limit limit = {0};
+    int allowed = 0;
+    for (int i = 0; i < 10; i++) {
+        allowed += tb__log_allowed(&limit, 3);
+    }
+    tb__log(TB__LOG_ERROR, "pool", "%d allowed, %u suppressed", allowed, limit.suppressed);
+    limit.window_ns -= 1000000001;
+    allowed = tb__log_allowed(&limit, 3);
+    tb__log(TB__LOG_ERROR, "pool", "%d allowed, %u suppressed", allowed, limit.suppressed);
+}
+
+static void what_was_suppressed_is_counted(void **state)
+{
+    (void)state;
+    assert_string_equal(output_of(NULL, a_second_later),
+                        "tensorbus: error: 3 allowed, 7 suppressed\n"
+                        "tensorbus: warning: 7 similar messages suppressed\n"
+                        "tensorbus: error: 1 allowed, 0 suppressed\n");
+}
+
+static void *log_many(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < 200; i++) {
+        tb__log(TB__LOG_ERROR, "pool", "0123456789");
+    }
+    return NULL;
+}
+
+static void four_threads(void)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        pthread_create(&threads[i], NULL, log_many, NULL);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+}
+
+static void lines_of_several_threads_do_not_mix(void **state)
+{
+    (void)state;
+    const char *text = output_of(NULL, four_threads);
+    int lines = 0;
+    for (const char *at = text; *at != '\0'; lines++) {
+        assert_memory_equal(at, "tensorbus: error: 0123456789\n", 29);
+        at += 29;
+    }
+    assert_int_equal(lines, 800);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels_and_topics),
+        cmocka_unit_test(macros_have_their_level),
+        cmocka_unit_test(long_lines_are_cut_and_errno_is_kept),
+        cmocka_unit_test(at_most_five_of_a_kind),
+        cmocka_unit_test(what_was_suppressed_is_counted),
+        cmocka_unit_test(lines_of_several_threads_do_not_mix),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
