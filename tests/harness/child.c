@@ -185,3 +185,9 @@ int child_has_spoken(struct child *child, unsigned milliseconds)
     struct pollfd poller = {.fd = child->channel_fd, .events = POLLIN};
     return poll(&poller, 1, (int)milliseconds) == 1;
 }
+
+int parent_has_spoken(void)
+{
+    struct pollfd poller = {.fd = parent_fd, .events = POLLIN};
+    return poll(&poller, 1, 0) == 1;
+}

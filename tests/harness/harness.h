@@ -151,6 +151,7 @@ void child_tell(struct child *child, const void *data, size_t bytes);
 void child_hear(struct child *child, void *data, size_t bytes);
 void parent_tell(const void *data, size_t bytes);
 void parent_hear(void *data, size_t bytes);
+int parent_has_spoken(void); /* without waiting */
 
 /* Named points: the role says that it has reached one and goes on, or waits for child_go(). The
  * parent waits for a point by its name; another name is a failure. */
