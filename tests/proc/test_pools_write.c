@@ -108,7 +108,7 @@ static void P14_register_more_than_the_machine_has(void)
     CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_NOMEM);
     CHECK_LT(harness_now_ns() - begin, 500000000LL * harness_slowness());
     CHECK_HAS(tb_last_error_text(), "huge");
-    CHECK_HAS(tb_last_error_text(), "iB"); /* both amounts carry their unit */
+    check_error_names((const char *const[]){" bytes", "available", NULL});
     options = words_options("fits", 1024, 1);
     CHECK_OK(tb_pool_register(bus, &options, &pool)); /* the bus is as it was */
     tb_bus_close(bus);
@@ -179,7 +179,6 @@ static void P17_shapes(void)
         if (status != TB_E_INVALID && status != TB_E_LIMIT) {
             FAIL("shape %zu: %s (%s)", i, tb_status_name(status), tb_last_error_text());
         }
-        CHECK_HAS(tb_last_error_text(), "bad");
     }
     tb_bus_close(bus);
 }
