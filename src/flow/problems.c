@@ -10,15 +10,17 @@
 #define TEXT_BYTES 1024
 #define WORD_MAX 40 /* longer words are not guessed at */
 
-/* Control characters and what a cut has left of a UTF-8 sequence become `?`. */
+/* C0 and C1 control characters and what a cut has left of a UTF-8 sequence become `?`. */
 static void clean(char *text)
 {
     size_t left = strlen(text);
     while (left > 0) {
         size_t step = tb__utf8_length(text, left);
-        if (step == 0 || (unsigned char)*text < 0x20 || *text == 0x7f) {
-            *text = '?';
-            step = 1;
+        unsigned char byte = (unsigned char)*text;
+        int c1 = step == 2 && byte == 0xc2 && (unsigned char)text[1] < 0xa0;
+        if (step == 0 || byte < 0x20 || byte == 0x7f || c1) {
+            step = c1 ? 2 : 1;
+            memset(text, '?', step);
         }
         text += step;
         left -= step;

@@ -76,18 +76,36 @@ static int check_bytes(struct tb__flow_problems *problems, const char *text, siz
     return 1;
 }
 
-/* Column of a tab in a line's indentation, 0 when there is none. */
-static uint32_t tab_column(const char *text, size_t length, uint32_t line)
+static size_t line_offset(const char *text, size_t length, uint32_t line)
 {
     size_t at = 0;
     for (uint32_t now = 1; now < line && at < length; at++) {
         now += text[at] == '\n';
     }
+    return at;
+}
+
+/* Column of a tab in a line's indentation, 0 when there is none. */
+static uint32_t tab_column(const char *text, size_t length, uint32_t line)
+{
+    size_t at = line_offset(text, length, line);
     for (uint32_t column = 1; at < length && (text[at] == ' ' || text[at] == '\t'); at++) {
         if (text[at] == '\t') {
             return column;
         }
         column++;
+    }
+    return 0;
+}
+
+/* Whether a line has a `${`: inside {...} YAML takes its brace for a map of its own. */
+static int has_variable(const char *text, size_t length, uint32_t line)
+{
+    size_t at = line_offset(text, length, line);
+    for (; at + 1 < length && text[at] != '\n'; at++) {
+        if (text[at] == '$' && text[at + 1] == '{') {
+            return 1;
+        }
     }
     return 0;
 }
@@ -124,6 +142,10 @@ static void syntax_problem(struct reader *reader)
         /* A character that the reader refuses: it has no mark yet, only an offset. */
         tb__problem(reader->problems, place_at(reader, parser->problem_offset),
                     "not valid YAML: %s", problem);
+    } else if (has_variable(reader->text, reader->length, place.line)) {
+        tb__problem(reader->problems, place,
+                    "not valid YAML: %s; a value with `${` in a {...} wants quotes: \"${NAME}\"",
+                    problem);
     } else if (parser->context != NULL) {
         tb__problem(reader->problems, place, "not valid YAML: %s %s that begins in line %zu",
                     problem, parser->context, parser->context_mark.line + 1);
