@@ -75,26 +75,28 @@ static void table_destroy(void *state)
     free(table);
 }
 
-static tb_status table_of(tb_bus *bus, struct table **out)
+static tb_status opening(tb_bus *bus)
 {
-    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
     static const struct tb__bus_layer layer = {.destroy = table_destroy};
-    TB__TRY(tb__bus_check(bus));
-    pthread_mutex_lock(&making);
-    struct table *table = tb__bus_layer(bus, TB__LAYER_TENSOR_POOL);
-    if (table == NULL) {
-        table = calloc(1, sizeof *table);
-        if (table != NULL) {
-            table->bus = bus;
-            pthread_mutex_init(&table->mutex, NULL);
-            tb__bus_set_layer(bus, TB__LAYER_TENSOR_POOL, &layer, table);
-        }
-    }
-    pthread_mutex_unlock(&making);
+    struct table *table = calloc(1, sizeof *table);
     if (table == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for the table of tensor pools");
     }
-    *out = table;
+    table->bus = bus;
+    pthread_mutex_init(&table->mutex, NULL);
+    tb__bus_set_layer(bus, TB__LAYER_TENSOR_POOL, &layer, table);
+    return TB_OK;
+}
+
+__attribute__((constructor)) static void register_layer(void)
+{
+    tb__bus_on_open(opening);
+}
+
+static tb_status table_of(tb_bus *bus, struct table **out)
+{
+    TB__TRY(tb__bus_check(bus));
+    *out = tb__bus_layer(bus, TB__LAYER_TENSOR_POOL);
     return TB_OK;
 }
 
