@@ -68,6 +68,11 @@ static void names_are_parsed_back(void **state)
                 memset(name, 'x', sizeof name);
                 assert_ptr_equal(tb_dtype_name(dtype, name), name);
                 assert_non_null(memchr(name, '\0', sizeof name));
+                if (lane_bytes(code, bits) == 0 && bits > 7) {
+                    char raw[32];
+                    snprintf(raw, sizeof raw, "dtype(%u,%u,%u)", code, bits, lanes[i]);
+                    assert_string_equal(name, raw);
+                }
                 if (tb_dtype_bytes(dtype) == 0) {
                     assert_int_equal(tb_dtype_parse(name, &back), TB_E_INVALID);
                     continue;
