@@ -102,6 +102,24 @@ tb_status tb__bus_check(const tb_bus *bus)
 
 /* ---- open and close ---- */
 
+static tb__bus_opening *openings[TB__LAYER_COUNT];
+static int opening_count;
+
+void tb__bus_on_open(tb__bus_opening *opening)
+{
+    TB_ASSERT(opening_count < TB__LAYER_COUNT);
+    openings[opening_count++] = opening;
+}
+
+static void destroy_layers(tb_bus *bus)
+{
+    for (int i = TB__LAYER_COUNT - 1; i >= 0; i--) {
+        if (bus->layers[i].destroy != NULL) {
+            bus->layers[i].destroy(bus->layer_states[i]);
+        }
+    }
+}
+
 static tb_status read_options(tb_bus *bus, const tb_bus_options *given, tb_bus_options *options)
 {
     *options = (tb_bus_options){.size = sizeof *options};
@@ -134,6 +152,7 @@ static tb_bus *bus_create(void)
     bus->epoll_fd = bus->wake_fd = bus->notify_fd = bus->listen_fd = bus->spare_fd = -1;
     bus->bell.fd = -1;
     pthread_mutex_init(&bus->mutex, NULL);
+    pthread_mutex_init(&bus->quota_mutex, NULL);
     pthread_mutex_init(&bus->call_mutex, NULL);
     pthread_mutex_init(&bus->connect_mutex, NULL);
     pthread_mutex_init(&bus->lives.mutex, NULL);
@@ -156,6 +175,7 @@ static void bus_destroy(tb_bus *bus)
     tb__fd_close(&bus->spare_fd);
     tb__directory_close(&bus->directory);
     pthread_mutex_destroy(&bus->mutex);
+    pthread_mutex_destroy(&bus->quota_mutex);
     pthread_mutex_destroy(&bus->call_mutex);
     pthread_mutex_destroy(&bus->connect_mutex);
     pthread_mutex_destroy(&bus->lives.mutex);
@@ -192,6 +212,9 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
     if (status == TB_OK) {
         status = tb__bell_create(&bus->bell);
     }
+    for (int i = 0; i < opening_count && status == TB_OK; i++) {
+        status = openings[i](bus);
+    }
     if (status == TB_OK) {
         status = publish(bus, &options);
     }
@@ -203,6 +226,7 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
         }
     }
     if (status != TB_OK) {
+        destroy_layers(bus);
         bus_destroy(bus);
         return status;
     }
@@ -230,11 +254,7 @@ void tb_bus_close(tb_bus *bus)
     tb__directory_withdraw(&bus->directory, bus->id, bus->name);
     tb__service_stop(bus);
     unregister_bus(bus);
-    for (int i = TB__LAYER_COUNT - 1; i >= 0; i--) {
-        if (bus->layers[i].destroy != NULL) {
-            bus->layers[i].destroy(bus->layer_states[i]);
-        }
-    }
+    destroy_layers(bus);
     bus_destroy(bus);
 }
 

@@ -25,6 +25,11 @@ typedef void tb__handler(void *context, struct tb__lifeline *line, struct tb__ms
 void tb__bus_handle(tb_bus *bus, uint16_t first_type, uint16_t last_type, tb__handler *handler,
                     void *context);
 
+/* Called for every bus before its endpoint can be found, in the order of registration; layers register
+ * at load time (a constructor), so that a bus serves them from its first moment. */
+typedef tb_status tb__bus_opening(tb_bus *bus);
+void tb__bus_on_open(tb__bus_opening *opening);
+
 /* A layer's own state, made once per bus and destroyed when the bus closes, last made first. The
  * `closing` hook runs on the closing thread while the service thread still runs (say goodbye);
  * `destroy` runs after it has ended; `hangup` on the service thread when a lifeline ends. */
@@ -79,6 +84,9 @@ tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, i
                           struct tb__lifeline **out);
 void tb__lifeline_ref(struct tb__lifeline *line);
 void tb__lifeline_unref(struct tb__lifeline *line); /* closes a connected line with its last one */
+/* Keep only the memory of a line (and its doorbell) alive; takes no lock. */
+void tb__lifeline_keep(struct tb__lifeline *line);
+void tb__lifeline_release(struct tb__lifeline *line);
 
 /* A reply, owned by the caller: descriptors not taken (set to -1) are closed by fini. */
 struct tb__reply {

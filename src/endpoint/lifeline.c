@@ -51,6 +51,11 @@ tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb
     return TB_OK;
 }
 
+void tb__lifeline_keep(struct tb__lifeline *line)
+{
+    atomic_fetch_add(&line->references, 1);
+}
+
 void tb__lifeline_release(struct tb__lifeline *line)
 {
     if (atomic_fetch_sub(&line->references, 1) != 1) {

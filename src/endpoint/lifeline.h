@@ -35,7 +35,6 @@ struct tb__lifeline {
 };
 
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out);
-void tb__lifeline_release(struct tb__lifeline *line); /* one reference */
 
 /* Build and send one packet; never blocks. TB_AGAIN when the socket is full. */
 tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const void *body,

@@ -25,23 +25,6 @@
 
 /* ---- table of lines ---- */
 
-static struct tb__quota *quota_of(tb_bus *bus, uint32_t uid)
-{
-    struct tb__quota *free_entry = NULL;
-    for (int i = 0; i < TB__QUOTA_UIDS; i++) {
-        struct tb__quota *quota = &bus->quotas[i];
-        if (quota->connections == 0 && quota->pages == 0) {
-            free_entry = free_entry != NULL ? free_entry : quota;
-        } else if (quota->uid == uid) {
-            return quota;
-        }
-    }
-    if (free_entry != NULL) {
-        free_entry->uid = uid;
-    }
-    return free_entry;
-}
-
 tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line)
 {
     pthread_mutex_lock(&bus->mutex);
@@ -74,13 +57,10 @@ static void end_line(tb_bus *bus, struct tb__lifeline *line)
     }
     *at = line->next;
     atomic_store(&line->dead, 1);
-    if (!line->connected) {
-        struct tb__quota *quota = quota_of(bus, line->uid);
-        if (quota != NULL && quota->connections > 0) {
-            quota->connections--;
-        }
-    }
     pthread_mutex_unlock(&bus->mutex);
+    if (!line->connected) {
+        tb__quota_disconnect(bus, line->uid);
+    }
     tb__lifeline_fail_calls(line);
     for (int i = TB__LAYER_COUNT - 1; i >= 0; i--) {
         if (bus->layers[i].hangup != NULL) {
@@ -111,13 +91,8 @@ static tb_status admit(tb_bus *bus, struct tb__lifeline *line)
     for (struct tb__lifeline *at = bus->lines; at != NULL; at = at->next) {
         ungreeted += !at->connected && !at->greeted;
     }
-    struct tb__quota *quota = quota_of(bus, line->uid);
-    int over = quota == NULL || quota->connections >= bus->max_connections;
-    if (!over) {
-        quota->connections++;
-    }
     pthread_mutex_unlock(&bus->mutex);
-    if (over) {
+    if (!tb__quota_connect(bus, line->uid)) {
         return TB__FAIL(TB_E_LIMIT, "uid %u has %u connections already: too many", line->uid,
                         bus->max_connections);
     }
@@ -200,6 +175,9 @@ static void accept_some(tb_bus *bus)
         tb_status status = admit(bus, line);
         if (status == TB_OK) {
             status = tb__service_add(bus, line);
+            if (status != TB_OK) {
+                tb__quota_disconnect(bus, line->uid);
+            }
         }
         if (status != TB_OK) {
             tb_log_warn_limited("endpoint `%s`: refused pid %u: %s", bus->name, line->pid,

@@ -46,6 +46,7 @@ struct tb_bus {
 
     pthread_mutex_t mutex;    /* lines, users, layers' tables */
     struct tb__lifeline *lines;
+    pthread_mutex_t quota_mutex; /* innermost */
     struct tb__quota quotas[TB__QUOTA_UIDS];
     pthread_mutex_t call_mutex;
     pthread_mutex_t connect_mutex; /* one connection attempt at a time */
@@ -54,6 +55,10 @@ struct tb_bus {
     struct tb__bus_layer layers[TB__LAYER_COUNT];
     void *layer_states[TB__LAYER_COUNT];
 };
+
+/* Count a connection of a uid; 0: it has too many. Take it back. */
+int tb__quota_connect(tb_bus *bus, uint32_t uid);
+void tb__quota_disconnect(tb_bus *bus, uint32_t uid);
 
 tb_status tb__service_start(tb_bus *bus);
 void tb__service_stop(tb_bus *bus);

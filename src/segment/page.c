@@ -12,7 +12,7 @@
 #endif
 
 /* Reserve two pages: private memory in front, the shared page behind it. */
-static tb_status map_behind_private(struct tb__page_map *map, int borrow_fd)
+static tb_status map_behind_private(struct tb__page_map *map, uint32_t shift, int borrow_fd)
 {
     uint8_t *base = mmap(NULL, 2 * TB__PAGE_BYTES, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -30,15 +30,15 @@ static tb_status map_behind_private(struct tb__page_map *map, int borrow_fd)
     madvise(base, 2 * TB__PAGE_BYTES, MADV_DONTFORK);
     madvise(base, 2 * TB__PAGE_BYTES, MADV_DONTDUMP);
     map->base = base;
-    map->shm = (struct tb__page_shm *)(base + TB__PAGE_BYTES);
+    map->shm = (struct tb__page_shm *)(base + TB__PAGE_BYTES + shift);
     return TB_OK;
 }
 
-tb_status tb__page_create(struct tb__page_map *map, int *out_take_fd)
+tb_status tb__page_create(struct tb__page_map *map, uint32_t shift, int *out_take_fd)
 {
     int fd = -1;
     TB__TRY(tb__memfd_create("tensorbus-page", TB__PAGE_BYTES, &fd));
-    tb_status status = map_behind_private(map, fd);
+    tb_status status = map_behind_private(map, shift, fd);
     if (status != TB_OK) {
         tb__fd_close(&fd);
         return status;
@@ -47,7 +47,7 @@ tb_status tb__page_create(struct tb__page_map *map, int *out_take_fd)
     return TB_OK;
 }
 
-tb_status tb__page_map(struct tb__page_map *map, int borrow_fd)
+tb_status tb__page_map(struct tb__page_map *map, uint32_t shift, int borrow_fd)
 {
     uint64_t bytes;
     TB__TRY(tb__memfd_check(borrow_fd, F_SEAL_SHRINK | F_SEAL_GROW, TB__PAGE_BYTES, 0, &bytes));
@@ -55,7 +55,7 @@ tb_status tb__page_map(struct tb__page_map *map, int borrow_fd)
         return TB__FAIL(TB_E_PROTOCOL, "a peer sent a page of %llu bytes, %d are needed",
                         (unsigned long long)bytes, TB__PAGE_BYTES);
     }
-    return map_behind_private(map, borrow_fd);
+    return map_behind_private(map, shift, borrow_fd);
 }
 
 tb_status tb__page_seal(int borrow_fd)

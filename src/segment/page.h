@@ -32,9 +32,8 @@ struct tb__page_shm {
     struct tb__a64 entries[TB__NEAR_ENTRIES]; /* 0 or the generation of a held frame */
     struct tb__a64 taken;     /* generation (stream: sequence) up to which the reader has taken */
     struct tb__a64 acked;     /* generation up to which the reader has acknowledged */
-    struct tb__a32 armed;     /* reader: 1 before it sleeps, 2 when it wants its descriptor poked;
-                                 the owner clears it when it wakes the reader */
-    uint32_t pad0;            /* written 0 */
+    struct tb__a32 armed;     /* TB__ARMED_*: reader sets, the owner clears when it wakes it */
+    struct tb__a32 entries_used; /* entries from this index on were never used: not scanned */
     struct tb__a32 reader_life; /* service thread of the reader's process; marked by the kernel */
     uint32_t pad1;            /* written 0 */
     /* Line 1: written by the owner. */
@@ -51,7 +50,7 @@ struct tb__page_shm {
     uint8_t pad4[32];         /* written 0 */
     /* Lines 3 to 10: entries beyond the near ones, for readers with max_leases above 4. */
     struct tb__a64 far_entries[TB__MAX_ENTRIES - TB__NEAR_ENTRIES];
-    uint8_t pad5[TB__PAGE_BYTES - 192 - 8 * (TB__MAX_ENTRIES - TB__NEAR_ENTRIES)]; /* written 0 */
+    uint8_t pad5[32];         /* written 0 */
 };
 _Static_assert(__builtin_offsetof(struct tb__page_shm, taken) == 32, "page: taken");
 _Static_assert(__builtin_offsetof(struct tb__page_shm, acked) == 40, "page: acked");
@@ -62,7 +61,21 @@ _Static_assert(__builtin_offsetof(struct tb__page_shm, waiting) == 72, "page: wa
 _Static_assert(__builtin_offsetof(struct tb__page_shm, state) == 76, "page: state");
 _Static_assert(__builtin_offsetof(struct tb__page_shm, frames) == 128, "page: frames");
 _Static_assert(__builtin_offsetof(struct tb__page_shm, far_entries) == 192, "page: far entries");
-_Static_assert(sizeof(struct tb__page_shm) == TB__PAGE_BYTES, "page is one page");
+_Static_assert(sizeof(struct tb__page_shm) == 704, "page: 11 lines");
+
+/* The struct does not begin at the page's first byte in every page: pages would then compete for the
+ * same few sets of the owner's cache, which scans them all. The owner chooses a shift by the
+ * reader's number; both sides use it. */
+#define TB__PAGE_SHIFTS 53
+static inline uint32_t tb__page_shift(uint64_t number)
+{
+    return (uint32_t)(number % TB__PAGE_SHIFTS) * 64;
+}
+_Static_assert((TB__PAGE_SHIFTS - 1) * 64 + sizeof(struct tb__page_shm) <= TB__PAGE_BYTES,
+               "a shifted page fits");
+
+#define TB__ARMED_SLEEP 1u    /* a thread of the reader sleeps on its doorbell */
+#define TB__ARMED_POKE 2u     /* the reader wants a byte on its wake-up descriptor */
 
 static inline struct tb__a64 *tb__page_entry(struct tb__page_shm *page, uint32_t index)
 {
@@ -73,14 +86,14 @@ static inline struct tb__a64 *tb__page_entry(struct tb__page_shm *page, uint32_t
 /* One mapping of a page. */
 struct tb__page_map {
     uint8_t *base;            /* the private page; NULL when not mapped */
-    struct tb__page_shm *shm; /* base + TB__PAGE_BYTES */
+    struct tb__page_shm *shm; /* in the shared page: base + TB__PAGE_BYTES + shift */
 };
 
-/* Create a page's memfd, size-sealed, and map it. */
-tb_status tb__page_create(struct tb__page_map *map, int *out_take_fd);
+/* Create a page's memfd, size-sealed, and map it; shift as of tb__page_shift() or 0. */
+tb_status tb__page_create(struct tb__page_map *map, uint32_t shift, int *out_take_fd);
 
 /* Map a page that a peer sent, after checking the descriptor. */
-tb_status tb__page_map(struct tb__page_map *map, int borrow_fd);
+tb_status tb__page_map(struct tb__page_map *map, uint32_t shift, int borrow_fd);
 
 /* Forbid any further writable mapping, change of seals, or hole. */
 tb_status tb__page_seal(int borrow_fd);

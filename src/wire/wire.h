@@ -91,12 +91,15 @@ struct tb__pool_open_wire {
 };
 _Static_assert(sizeof(struct tb__pool_open_wire) == 96, "pool open");
 
+#define TB__POOL_DRY 1u       /* readers' leases could hold all slots */
+#define TB__POOL_EXPORTED 2u  /* the segment is an unsealed file for foreign readers */
+
 struct tb__pool_wire {
     uint8_t uid[16];
     uint64_t reader_id;       /* unique in the owner's process; 0 for an observer */
     uint64_t segment_bytes;
     uint32_t max_leases;
-    uint32_t dry;             /* 1: readers' leases could hold all slots */
+    uint32_t flags;           /* TB__POOL_* */
     char name[TB__NAME_SIZE + 7];
 };
 _Static_assert(sizeof(struct tb__pool_wire) == 112, "pool");

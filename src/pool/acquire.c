@@ -1,0 +1,344 @@
+/* Leasing frames: next in order, newest, by handle; and the copy without a lease. Readers' threads,
+ * several at once. No system call, lock or allocation unless the caller has to wait. */
+#include <sched.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "pool/state.h"
+
+/* ---- frames of a reader ---- */
+
+tb_frame *tb__frame_reserve(tb_reader *reader)
+{
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        tb_frame *frame = &reader->frames[i];
+        uint32_t idle = 0;
+        if (tb__a32_load_relaxed(&frame->busy) == 0 && tb__a32_cas(&frame->busy, &idle, 1)) {
+            if (__builtin_expect(i >= TB__NEAR_ENTRIES, 0)) {
+                tb__lease_note_entry(reader->page.shm, i);
+            }
+            return frame;
+        }
+    }
+    return NULL;
+}
+
+void tb__frame_unreserve(tb_frame *frame)
+{
+    /* The entry reads 0 already: it may be used again. */
+    tb__a32_store_release(&frame->busy, 0);
+}
+
+static tb_status fail_busy(const tb_reader *reader)
+{
+    return TB__FAIL(TB_E_BUSY,
+                    "pool `%s`: this reader holds %u frames, all that it may: release one or open "
+                    "it with a larger max_leases",
+                    reader->name, reader->max_leases);
+}
+
+/* Give up a lease that was taken too late. */
+static void drop_lease(tb_frame *frame)
+{
+    tb_reader *reader = frame->reader;
+    tb__a64_store_seq(tb__page_entry(reader->page.shm, frame->index), 0);
+    tb__reader_ring_owner(reader);
+}
+
+/* Lease g in slot s for a reserved frame. Waits out a claimed mark: the owner decides within its
+ * next instructions, or is dead, or is not running right now. */
+static enum tb__lease_result lease(tb_frame *frame, uint32_t slot, uint64_t g)
+{
+    tb_reader *reader = frame->reader;
+    const struct tb__a64 *gen = &reader->segment.gens[slot];
+    struct tb__a64 *entry = tb__page_entry(reader->page.shm, frame->index);
+    int owner_gone = 0;
+    for (unsigned spins = 0;; spins++) {
+        enum tb__lease_result result = tb__lease_try(gen, entry, g, owner_gone);
+        if (result != TB__LEASE_CLAIMED) {
+            if (result == TB__LEASE_STALE) {
+                tb__reader_ring_owner(reader);
+            }
+            return result;
+        }
+        if (spins < 200) {
+            tb__pause();
+        } else {
+            owner_gone = tb__reader_owner_gone(reader);
+            sched_yield();
+        }
+    }
+}
+
+/* ---- choosing ---- */
+
+/* The frame to return: the oldest after the cursor, or the newest. 0: none to be seen. */
+static uint64_t choose(const tb_reader *reader, uint64_t cursor, uint64_t head, int newest,
+                       uint32_t *out_slot)
+{
+    const struct tb__segment *segment = &reader->segment;
+    uint64_t best = 0;
+    for (uint32_t s = 0; s < segment->view.slot_count; s++) {
+        uint64_t g =
+            tb__gen_in_window(tb__a64_load_relaxed(&segment->gens[s]), cursor, head);
+        if (g == 0 || (newest && g != head)) {
+            continue;
+        }
+        if (best == 0 || tb__gen_distance(g, best) > 0) {
+            best = g;
+            *out_slot = s;
+        }
+    }
+    return best;
+}
+
+static void note_taken(tb_reader *reader, uint64_t g, uint64_t missed)
+{
+    struct tb__page_shm *page = reader->page.shm;
+    uint64_t taken = tb__a64_load_relaxed(&page->taken);
+    while (tb__gen_distance(taken, g) > 0 && !tb__a64_cas(&page->taken, &taken, g)) {
+    }
+    tb__a64_store_relaxed(&page->frames, tb__a64_load_relaxed(&page->frames) + 1);
+    if (__builtin_expect(missed != 0, 0)) {
+        tb__a64_add_relaxed(&page->missed, missed);
+    }
+    tb__reader_ring_owner(reader);
+}
+
+/* One attempt. TB_AGAIN: nothing newer. */
+static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
+{
+    uint64_t cursor = tb__a64_load_relaxed(&reader->cursor);
+    /* Pairs with the publisher's release store of the head. */
+    uint64_t head = tb__a64_load_acquire(reader->segment.head);
+    if (head == cursor) {
+        return TB_AGAIN;
+    }
+    tb_frame *frame = tb__frame_reserve(reader);
+    if (frame == NULL) {
+        return fail_busy(reader);
+    }
+    tb_status status = TB_AGAIN;
+    for (;;) {
+        uint32_t slot = 0;
+        uint64_t g = choose(reader, cursor, head, newest, &slot);
+        if (g != 0 && lease(frame, slot, g) == TB__LEASE_HELD) {
+            if (tb__a64_cas(&reader->cursor, &cursor, g)) {
+                frame->slot = slot;
+                frame->generation = g;
+                frame->missed = (uint64_t)tb__gen_distance(cursor, g) - 1;
+                note_taken(reader, g, frame->missed);
+                status = tb__frame_fill(frame);
+                break;
+            }
+            drop_lease(frame); /* another thread of this reader took it; cursor is fresh now */
+        } else {
+            cursor = tb__a64_load_relaxed(&reader->cursor);
+        }
+        uint64_t before = head;
+        head = tb__a64_load_acquire(reader->segment.head);
+        if (head == cursor || (g == 0 && head == before)) {
+            break; /* nothing left, or the only slot is being written */
+        }
+    }
+    if (status == TB_OK) {
+        *out = frame;
+        return TB_OK;
+    }
+    tb__frame_unreserve(frame);
+    return status;
+}
+
+/* ---- waiting ---- */
+
+/* Whether a look would find something else than "nothing new". */
+static int worth_looking(tb_reader *reader)
+{
+    return tb__a64_load_acquire(reader->segment.head) != tb__a64_load_relaxed(&reader->cursor) ||
+           tb__a32_load_acquire(&reader->page.shm->state) != TB__PAGE_OPEN ||
+           tb__lifeline_is_dead(reader->line);
+}
+
+static void spin_until(tb_reader *reader, int64_t until_ns)
+{
+    while (tb__now_ns() < until_ns) {
+        for (int i = 0; i < 64; i++) {
+            if (tb__a64_load_relaxed(reader->segment.head) !=
+                tb__a64_load_relaxed(&reader->cursor)) {
+                return;
+            }
+            tb__pause();
+        }
+    }
+}
+
+static void sleep_for_news(tb_reader *reader, int64_t deadline_ns)
+{
+    struct tb__page_shm *page = reader->page.shm;
+    uint32_t seen = tb__bus_bell(reader->bus);
+    atomic_fetch_or(&page->armed.value, TB__ARMED_SLEEP);
+    /* Full fence between arming and the last look; pairs with the publisher's. */
+    tb__fence_full();
+    uint32_t life = tb__a32_load_relaxed(&page->owner_life);
+    if (!worth_looking(reader) && !tb__life_died(life)) {
+        struct tb__life_watch watch = {&page->owner_life, life};
+        tb__a64_add_relaxed(&page->waits, 1);
+        tb__bus_sleep(reader->bus, seen, &watch, 1, deadline_ns);
+    }
+}
+
+/* Before a poll reports "nothing": empty the wake-up descriptor and arm it again. Returns 1 when
+ * something came meanwhile. */
+static int rearm_poke(tb_reader *reader)
+{
+    char scrap[64];
+    while (recv(reader->poke_fd, scrap, sizeof scrap, MSG_DONTWAIT) > 0) {
+    }
+    atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
+    tb__fence_full();
+    return worth_looking(reader);
+}
+
+/* The frame that a one-slot pool is about to lose is not waited for in a loop: the head says that
+ * there is one, the slot says that it is being written. */
+static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    tb_status status = try_take(reader, newest, out);
+    if (__builtin_expect(status != TB_AGAIN, 1)) {
+        return status;
+    }
+    int64_t deadline = tb__deadline_ns(timeout_ns);
+    int64_t spin_end = reader->spin_ns > 0 ? tb__now_ns() + reader->spin_ns : 0;
+    for (;;) {
+        tb_status ended = tb__reader_ended(reader);
+        /* Look once more: what was published before the end comes first. */
+        status = try_take(reader, newest, out);
+        if (status != TB_AGAIN || ended != TB_OK) {
+            return status != TB_AGAIN ? status : ended;
+        }
+        if (reader->poke_fd >= 0 && timeout_ns == 0 && rearm_poke(reader)) {
+            status = try_take(reader, newest, out);
+            if (status != TB_AGAIN) {
+                return status;
+            }
+        }
+        if (timeout_ns == 0 || tb__left_ns(deadline) == 0) {
+            return TB_AGAIN;
+        }
+        if (spin_end != 0) {
+            spin_until(reader, spin_end < deadline ? spin_end : deadline);
+            spin_end = tb__now_ns() < spin_end ? spin_end : 0;
+        } else {
+            sleep_for_news(reader, deadline);
+        }
+    }
+}
+
+tb_status tb_reader_next(tb_reader *reader, int64_t timeout_ns, tb_frame **out)
+{
+    return take(reader, 0, timeout_ns, out);
+}
+
+tb_status tb_reader_newest(tb_reader *reader, int64_t timeout_ns, tb_frame **out)
+{
+    return take(reader, 1, timeout_ns, out);
+}
+
+/* ---- by handle ---- */
+
+tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame **out)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    if (handle == NULL || !tb__gen_is_frame(handle->generation) || handle->flags != 0) {
+        return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
+    }
+    if (memcmp(handle->pool_uid, reader->uid, sizeof reader->uid) != 0) {
+        return TB__FAIL(TB_E_STALE, "the handle belongs to another pool than `%s/%s`",
+                        tb__lifeline_peer_name(reader->line), reader->name);
+    }
+    if (handle->slot >= reader->segment.view.slot_count) {
+        return TB__FAIL(TB_E_INVALID, "the handle names slot %u, pool `%s` has %u", handle->slot,
+                        reader->name, reader->segment.view.slot_count);
+    }
+    if (tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED) {
+        return TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb__lifeline_peer_name(reader->line),
+                        reader->name);
+    }
+    tb_frame *frame = tb__frame_reserve(reader);
+    if (frame == NULL) {
+        return fail_busy(reader);
+    }
+    if (lease(frame, handle->slot, handle->generation) != TB__LEASE_HELD) {
+        tb__frame_unreserve(frame);
+        tb__a64_add_relaxed(&reader->page.shm->stale, 1);
+        return TB__FAIL(TB_E_STALE, "frame %llu of pool `%s/%s` was overwritten",
+                        (unsigned long long)tb_handle_sequence(handle),
+                        tb__lifeline_peer_name(reader->line), reader->name);
+    }
+    frame->slot = handle->slot;
+    frame->generation = handle->generation;
+    frame->missed = 0;
+    tb__a64_add_relaxed(&reader->page.shm->frames, 1);
+    tb_status status = tb__frame_fill(frame);
+    if (status != TB_OK) {
+        tb__frame_unreserve(frame);
+        return status;
+    }
+    *out = frame;
+    return TB_OK;
+}
+
+/* ---- without a lease ---- */
+
+/* Copy words that another process may overwrite meanwhile: relaxed atomic loads, so that the race is
+ * defined; the caller finds out from the generation whether the bytes belong together. */
+static void copy_racing(void *to, const uint8_t *from, size_t bytes)
+{
+    uint8_t *out = to;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from + i));
+        memcpy(out + i, &word, 8);
+    }
+    for (; i < bytes; i++) {
+        out[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+    }
+}
+
+tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity, size_t *bytes,
+                                uint64_t *sequence)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    const struct tb__segment *segment = &reader->segment;
+    uint64_t head = tb__a64_load_acquire(segment->head);
+    uint32_t slot = 0;
+    while (slot < segment->view.slot_count && tb__a64_load_acquire(&segment->gens[slot]) != head) {
+        slot++;
+    }
+    if (head == 0 || slot == segment->view.slot_count) {
+        return TB_AGAIN;
+    }
+    uint64_t length = tb__a64_load_relaxed(&segment->records[slot].bytes);
+    if (length > segment->view.slot_bytes) {
+        return tb__a64_load_acquire(&segment->gens[slot]) != head
+                   ? TB_AGAIN
+                   : TB__FAIL(TB_E_CORRUPT, "pool `%s`: a frame of %llu bytes in a slot of %llu",
+                              reader->name, (unsigned long long)length,
+                              (unsigned long long)segment->view.slot_bytes);
+    }
+    if (length > capacity) {
+        return TB__FAIL(TB_E_LIMIT, "pool `%s`: the frame has %llu bytes, the buffer %zu",
+                        reader->name, (unsigned long long)length, capacity);
+    }
+    copy_racing(buffer, tb__segment_slot(segment, slot), length);
+    /* Pairs with the writer's fence between the odd generation and the payload's first store. */
+    tb__fence_acquire();
+    if (tb__a64_load_relaxed(&segment->gens[slot]) != head) {
+        return TB_AGAIN;
+    }
+    *bytes = length;
+    *sequence = head >> 1;
+    return TB_OK;
+}

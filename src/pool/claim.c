@@ -1,0 +1,252 @@
+/* Claiming a slot to write into: the owner's side of the lease protocol, the policies, and waiting.
+ * Runs on writers' threads, several at once. */
+#define TB_LOG_TOPIC "pool"
+#include "base/clock.h"
+#include "base/log.h"
+#include "pool/state.h"
+
+int tb__attached_void(struct tb__attached *who, int64_t now_ns)
+{
+    if (tb__a32_load_acquire(&who->gone)) {
+        return 1;
+    }
+    if (!tb__life_died(tb__a32_load_acquire(&who->map.shm->reader_life))) {
+        return 0;
+    }
+    uint64_t since = 0;
+    if (tb__a64_cas(&who->dead_since_ns, &since, (uint64_t)now_ns)) {
+        return 0;
+    }
+    /* Sibling threads of the dead one may still read for a moment. */
+    return now_ns - (int64_t)since >= TB__DEATH_SETTLE_NS;
+}
+
+static int page_holds(const struct tb__page_ref *ref, uint64_t g)
+{
+    return tb__lease_page_holds(ref->shm, g) && !tb__attached_void(ref->who, tb__now_ns());
+}
+
+static int anybody_holds(const struct tb__page_set *set, uint64_t g)
+{
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        if (__builtin_expect(tb__lease_page_holds(set->refs[i].shm, g), 0) &&
+            page_holds(&set->refs[i], g)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* TB_EVERY: whether all who want every frame have taken g. */
+static int everybody_took(const struct tb__page_set *set, uint64_t g)
+{
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        const struct tb__page_ref *ref = &set->refs[i];
+        if (ref->who->every &&
+            tb__gen_distance(g, tb__a64_load_acquire(&ref->shm->taken)) < 0 &&
+            !tb__attached_void(ref->who, tb__now_ns())) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int somebody_missed(const struct tb__page_set *set, uint64_t g)
+{
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        if (tb__gen_distance(g, tb__a64_load_relaxed(&set->refs[i].shm->taken)) < 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The oldest slot that is idle, not tried yet, and not the newest unless the policy allows; -1: none. */
+static int pick(tb_pool *pool, const struct tb__page_set *set, uint64_t head, const uint64_t *tried)
+{
+    int best = -1;
+    uint64_t best_age = 0;
+    int newest_ok = pool->slots == 1 || (pool->every && set != NULL && set->every_count > 0);
+    for (uint32_t s = 0; s < pool->slots; s++) {
+        if ((tried[s / 64] >> (s % 64) & 1) != 0 || tb__a32_load_relaxed(&pool->loans[s].active)) {
+            continue;
+        }
+        uint64_t g = tb__a64_load_relaxed(&pool->segment.gens[s]);
+        uint64_t age;
+        if (!tb__gen_is_frame(g)) {
+            age = UINT64_MAX; /* never written, or a loan that was cancelled */
+        } else if (tb__gen_distance(head, g) > 0 || (g == head && !newest_ok)) {
+            continue; /* complete but not visible yet, or the newest */
+        } else {
+            age = head - g + 1;
+        }
+        if (best < 0 || age > best_age) {
+            best = (int)s;
+            best_age = age;
+        }
+    }
+    return best;
+}
+
+/* The protocol of lease.h for one slot, which this thread has made its own among writers. */
+static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slot, uint64_t head)
+{
+    struct tb__a64 *gen = &pool->segment.gens[slot];
+    uint64_t g = tb__a64_load_relaxed(gen);
+    if (tb__gen_is_frame(g)) {
+        if (pool->every && !everybody_took(set, g)) {
+            return 0;
+        }
+        if (anybody_holds(set, g)) {
+            return 0; /* a leased slot is left alone: its readers are not disturbed */
+        }
+        /* seq_cst: mark before looking again; pairs with the reader's entry and second look. */
+        tb__a64_store_seq(gen, tb__gen_claimed(g));
+        tb__fence_full();
+        if (anybody_holds(set, g)) {
+            tb__a64_store_seq(gen, g);
+            return 0;
+        }
+        if (somebody_missed(set, g)) {
+            tb__a64_add_relaxed(&pool->segment.counters->overwrites, 1);
+        }
+    }
+    tb__a64_store_relaxed(gen, tb__gen_writing(head));
+    /* The payload is touched only after everybody can see that the frame is gone: a seqlock reader
+     * relies on it. Pairs with its acquire fence. */
+    tb__fence_full();
+    return 1;
+}
+
+static int try_claim(tb_pool *pool, uint32_t *out_slot)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    uint64_t tried[TB_MAX_SLOTS / 64] = {0};
+    int found = 0;
+    int ready = tb__a64_load_relaxed(&pool->reserved) != 0 || pool->wait_readers == 0 ||
+                (set != NULL && set->every_count >= pool->wait_readers);
+    while (ready && !found) {
+        uint64_t head = tb__a64_load_acquire(pool->segment.head);
+        int slot = pick(pool, set, head, tried);
+        if (slot < 0) {
+            break;
+        }
+        tried[slot / 64] |= UINT64_C(1) << (slot % 64);
+        uint32_t idle = 0;
+        if (!tb__a32_cas(&pool->loans[slot].active, &idle, 1)) {
+            continue;
+        }
+        if (take_away(pool, set, (uint32_t)slot, head)) {
+            *out_slot = (uint32_t)slot;
+            found = 1;
+        } else {
+            tb__a32_store_release(&pool->loans[slot].active, 0);
+        }
+    }
+    tb__pages_leave(pool);
+    return found;
+}
+
+/* ---- waiting ---- */
+
+void tb__wait_begin(tb_pool *pool)
+{
+    atomic_fetch_add(&pool->waiters, 1);
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        tb__a32_store_relaxed(&set->refs[i].shm->waiting, 1);
+    }
+    tb__pages_leave(pool);
+    /* Pairs with the reader's sequentially consistent store of an entry before it reads the flag. */
+    tb__fence_full();
+}
+
+void tb__wait_end(tb_pool *pool)
+{
+    if (atomic_fetch_sub(&pool->waiters, 1) != 1) {
+        return;
+    }
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        tb__a32_store_relaxed(&set->refs[i].shm->waiting, 0);
+    }
+    tb__pages_leave(pool);
+    tb__fence_full();
+    if (atomic_load(&pool->waiters) != 0) {
+        /* Another thread began to wait meanwhile: its flags must stand. */
+        set = tb__pages_enter(pool);
+        for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+            tb__a32_store_seq(&set->refs[i].shm->waiting, 1);
+        }
+        tb__pages_leave(pool);
+    }
+}
+
+void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
+{
+    struct tb__life_watch lives[TB__MAX_LIVES];
+    uint32_t count = 0;
+    int64_t until = deadline_ns;
+    int64_t now = tb__now_ns();
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        struct tb__attached *who = set->refs[i].who;
+        uint32_t life = tb__a32_load_acquire(&who->map.shm->reader_life);
+        uint64_t since = tb__a64_load_relaxed(&who->dead_since_ns);
+        if (tb__life_died(life)) {
+            int64_t settled = (since != 0 ? (int64_t)since : now) + TB__DEATH_SETTLE_NS;
+            until = settled > now && settled < until ? settled : until;
+        } else if (life != 0 && count < TB__MAX_LIVES) {
+            lives[count++] = (struct tb__life_watch){&who->map.shm->reader_life, life};
+        }
+    }
+    /* The words stay mapped while we sleep: leaving is what unmaps them, so stay counted. A page that
+     * is detached meanwhile is retired and reclaimed at the next change. */
+    tb__bus_sleep(pool->bus, seen, lives, count, until);
+    tb__pages_leave(pool);
+}
+
+static tb_status wait_for_slot(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot)
+{
+    int64_t deadline = tb__deadline_ns(timeout_ns);
+    tb_status status = TB_OK;
+    tb__wait_begin(pool);
+    tb__a64_add_relaxed(&pool->segment.counters->waits, 1);
+    for (;;) {
+        uint32_t seen = tb__bus_bell(pool->bus);
+        if (atomic_load(&pool->freed)) {
+            status = TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+            break;
+        }
+        if (try_claim(pool, out_slot)) {
+            break;
+        }
+        if (tb__holders_only_self(pool)) {
+            status = TB_E_DEADLOCK;
+            break;
+        }
+        if (tb__left_ns(deadline) == 0) {
+            status = TB_AGAIN;
+            break;
+        }
+        tb__wait_sleep(pool, seen, deadline);
+    }
+    tb__wait_end(pool);
+    tb__bus_lock(pool->bus);
+    tb__attached_reclaim(pool); /* what was detached while this thread slept */
+    tb__bus_unlock(pool->bus);
+    return status;
+}
+
+tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot)
+{
+    if (__builtin_expect(try_claim(pool, out_slot), 1)) {
+        return TB_OK;
+    }
+    tb_status status = timeout_ns == 0 ? TB_AGAIN : wait_for_slot(pool, timeout_ns, out_slot);
+    if (status == TB_AGAIN) {
+        tb__a64_add_relaxed(&pool->segment.counters->drops, 1);
+        tb__holders_fail(pool);
+    }
+    return status;
+}

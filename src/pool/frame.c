@@ -1,0 +1,128 @@
+/* Frames: what a lease gives its holder. */
+#include <string.h>
+
+#include "pool/state.h"
+
+/* The record is the owner's, who may be hostile: read once, checked, then used. */
+static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record)
+{
+    const struct tb__segment *segment = &frame->reader->segment;
+    tb_tensor tensor = {.device = TB_CPU, .dtype = segment->view.dtype,
+                        .ndim = (int32_t)tb__a32_load_relaxed(&record->ndim)};
+    int strided = tb__a32_load_relaxed(&record->strided) != 0;
+    if (tensor.ndim < 0 || tensor.ndim > TB_MAX_NDIM) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: a frame of %d dimensions", frame->reader->name,
+                        tensor.ndim);
+    }
+    uint64_t last = 0;
+    int fits = 1;
+    for (int32_t i = 0; i < tensor.ndim; i++) {
+        tensor.shape[i] = (int64_t)tb__a64_load_relaxed(&record->shape[i]);
+        frame->strides[i] = strided ? (int64_t)tb__a64_load_relaxed(&record->strides[i]) : 0;
+        uint64_t step = 0;
+        fits = fits && frame->strides[i] >= 0 && tensor.shape[i] >= 0 &&
+               !__builtin_mul_overflow((uint64_t)frame->strides[i],
+                                       (uint64_t)(tensor.shape[i] > 0 ? tensor.shape[i] - 1 : 0),
+                                       &step) &&
+               !__builtin_add_overflow(last, step, &last);
+    }
+    size_t bytes;
+    uint64_t extent;
+    if (!fits || tb_tensor_bytes(&tensor, &bytes) != TB_OK || bytes > segment->view.slot_bytes ||
+        __builtin_add_overflow(last, 1, &last) ||
+        __builtin_mul_overflow(last, tb_dtype_bytes(tensor.dtype), &extent) ||
+        (bytes > 0 && strided && extent > segment->view.slot_bytes)) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: a frame whose shape leaves its slot of %llu bytes",
+                        frame->reader->name, (unsigned long long)segment->view.slot_bytes);
+    }
+    tensor.strides = strided ? frame->strides : NULL;
+    frame->tensor = tensor;
+    return TB_OK;
+}
+
+/* Complete a leased frame; on failure the lease is given back. */
+tb_status tb__frame_fill(tb_frame *frame)
+{
+    tb_reader *reader = frame->reader;
+    frame->thread = tb__thread_id();
+    if (__builtin_expect(reader->segment.view.flags & TB__GEOMETRY_VARYING, 0)) {
+        tb_status status = read_shape(frame, &reader->segment.records[frame->slot]);
+        if (status != TB_OK) {
+            tb__a64_store_seq(tb__page_entry(reader->page.shm, frame->index), 0);
+            return status;
+        }
+    }
+    frame->tensor.data = tb__segment_slot(&reader->segment, frame->slot);
+    return TB_OK;
+}
+
+const tb_tensor *tb_frame_tensor(const tb_frame *frame)
+{
+    return &frame->tensor;
+}
+
+tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
+{
+    const tb_reader *reader = frame->reader;
+    TB__TRY(tb__bus_check(reader->bus));
+    const struct tb__record_shm *record = &reader->segment.records[frame->slot];
+    tb_frame_info info = {.size = out->size,
+                          .sequence = frame->generation >> 1,
+                          .generation = frame->generation,
+                          .stamp_ns = tb__a64_load_relaxed(&record->stamp_ns),
+                          .missed = frame->missed,
+                          .lane = TB_LANE_DIRECT,
+                          .copies = tb__a32_load_relaxed(&record->copies)};
+    info.handle = (tb_handle){.generation = frame->generation,
+                              .slot = frame->slot,
+                              .stamp_ns = info.stamp_ns,
+                              .bytes = tb__a64_load_relaxed(&record->bytes)};
+    memcpy(info.handle.pool_uid, reader->uid, sizeof info.handle.pool_uid);
+    tb__name_copy(info.producer, tb__lifeline_peer_name(reader->line));
+    tb__name_copy(info.pool, reader->name);
+    if (out->size < sizeof(size_t) || out->size > sizeof info) {
+        return TB__FAIL(TB_E_INVALID, "tb_frame_info.size is %zu: set it to sizeof(tb_frame_info)",
+                        out->size);
+    }
+    memcpy(out, &info, out->size);
+    return TB_OK;
+}
+
+tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
+{
+    tb_reader *reader = frame->reader;
+    TB__TRY(tb__bus_check(reader->bus));
+    tb_frame *another = tb__frame_reserve(reader);
+    if (another == NULL) {
+        return TB__FAIL(TB_E_BUSY,
+                        "pool `%s`: this reader holds %u frames, all that it may: open it with a "
+                        "larger max_leases",
+                        reader->name, reader->max_leases);
+    }
+    /* The frame is leased by `frame`, so this second entry needs no second look. */
+    tb__a64_store_seq(tb__page_entry(reader->page.shm, another->index), frame->generation);
+    another->slot = frame->slot;
+    another->generation = frame->generation;
+    another->missed = frame->missed;
+    another->thread = tb__thread_id();
+    memcpy(another->strides, frame->strides, sizeof another->strides);
+    another->tensor = frame->tensor;
+    if (frame->tensor.strides != NULL) {
+        another->tensor.strides = another->strides;
+    }
+    *out = another;
+    return TB_OK;
+}
+
+void tb_frame_release(tb_frame *frame)
+{
+    if (frame == NULL || tb__bus_check(frame->reader->bus) != TB_OK) {
+        return;
+    }
+    tb_reader *reader = frame->reader;
+    /* seq_cst: the store comes before the look at the waiting flag; pairs with the owner's fence. It
+     * is also the release that pairs with the owner's look at the entry: our reads are done. */
+    tb__a64_store_seq(tb__page_entry(reader->page.shm, frame->index), 0);
+    tb__frame_unreserve(frame);
+    tb__reader_ring_owner(reader);
+}

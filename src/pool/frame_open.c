@@ -1,0 +1,107 @@
+/* Bare handles: find the owner, attach, lease. The bus keeps the attachments, so only the first
+ * handle of a pool costs a round trip. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "pool/state.h"
+
+#define KEPT_READERS 64
+
+/* Under the bus mutex: the kept reader of a pool, counted as in use. */
+static tb_reader *find_kept(struct tb__pool_layer *layer, const uint8_t *uid)
+{
+    for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
+        if (reader->cached && memcmp(reader->uid, uid, sizeof reader->uid) == 0) {
+            reader->cache_users++;
+            reader->cache_used_at = ++layer->cache_clock;
+            return reader;
+        }
+    }
+    return NULL;
+}
+
+static int holds_frames(const tb_reader *reader)
+{
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        if (tb__a32_load_acquire(&reader->frames[i].busy)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Under the bus mutex: the kept reader to close, if there are too many or its owner is gone. */
+static tb_reader *find_surplus(struct tb__pool_layer *layer)
+{
+    uint32_t count = 0;
+    tb_reader *oldest = NULL;
+    tb_reader *ended = NULL;
+    for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
+        if (!reader->cached) {
+            continue;
+        }
+        count++;
+        if (reader->cache_users > 0 || holds_frames(reader)) {
+            continue;
+        }
+        if (tb__lifeline_is_dead(reader->line) ||
+            tb__a32_load_relaxed(&reader->page.shm->state) != TB__PAGE_OPEN) {
+            ended = reader;
+        }
+        if (oldest == NULL || reader->cache_used_at < oldest->cache_used_at) {
+            oldest = reader;
+        }
+    }
+    tb_reader *surplus = ended != NULL ? ended : count > KEPT_READERS ? oldest : NULL;
+    if (surplus != NULL) {
+        surplus->cached = 0; /* nobody finds it any more */
+    }
+    return surplus;
+}
+
+static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
+{
+    /* One opening at a time, so that two threads with one pool's first handles attach once. */
+    pthread_mutex_lock(&layer->cache_mutex);
+    tb__bus_lock(layer->bus);
+    tb_reader *reader = find_kept(layer, handle->pool_uid);
+    tb__bus_unlock(layer->bus);
+    tb_status status = TB_OK;
+    if (reader == NULL) {
+        tb_reader_options options = {.size = sizeof options, .max_leases = TB_MAX_LEASES};
+        status = tb_reader_open_handle(layer->bus, handle, &options, &reader);
+        tb__bus_lock(layer->bus);
+        if (status == TB_OK) {
+            reader->cached = 1;
+            reader->cache_users = 1;
+            reader->cache_used_at = ++layer->cache_clock;
+        }
+        tb_reader *surplus = find_surplus(layer);
+        tb__bus_unlock(layer->bus);
+        tb_reader_close(surplus);
+    }
+    pthread_mutex_unlock(&layer->cache_mutex);
+    *out = reader;
+    return status;
+}
+
+tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns, tb_frame **out)
+{
+    (void)timeout_ns; /* the owner of a handle exists or is gone: there is nothing to wait for */
+    TB__TRY(tb__bus_check(bus));
+    if (handle == NULL || !tb__gen_is_frame(handle->generation)) {
+        return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
+    }
+    struct tb__pool_layer *layer = tb__pool_layer_of(bus);
+    tb__bus_lock(bus);
+    tb_reader *reader = find_kept(layer, handle->pool_uid);
+    tb__bus_unlock(bus);
+    if (reader == NULL) {
+        TB__TRY(open_kept(layer, handle, &reader));
+    }
+    tb_status status = tb_reader_frame(reader, handle, out);
+    tb__bus_lock(bus);
+    reader->cache_users--;
+    tb__bus_unlock(bus);
+    return status;
+}

@@ -1,0 +1,138 @@
+/* Who holds what: the text of a failed loan, and the search for a thread that waits for itself. Only
+ * on the slow path. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pool/state.h"
+
+struct text {
+    char *at;
+    size_t left;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int used = vsnprintf(text->at, text->left, format, arguments);
+    va_end(arguments);
+    size_t step = used < 0 ? 0 : (size_t)used < text->left ? (size_t)used : text->left - 1;
+    text->at += step;
+    text->left -= step;
+}
+
+static uint32_t held_by(const struct tb__page_ref *ref)
+{
+    uint32_t held = 0;
+    for (uint32_t e = 0; e < ref->who->max_leases; e++) {
+        held += tb__a64_load_relaxed(tb__page_entry(ref->shm, e)) != 0;
+    }
+    return held;
+}
+
+tb_status tb__holders_fail(tb_pool *pool)
+{
+    char buffer[400] = "";
+    struct text text = {buffer, sizeof buffer};
+    uint32_t loans = 0;
+    for (uint32_t s = 0; s < pool->slots; s++) {
+        loans += tb__a32_load_relaxed(&pool->loans[s].active);
+    }
+    if (loans > 0) {
+        add(&text, " %u on loan;", loans);
+    }
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    uint32_t every = set != NULL ? set->every_count : 0;
+    uint64_t head = tb__a64_load_relaxed(pool->segment.head);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        const struct tb__attached *who = set->refs[i].who;
+        uint32_t held = held_by(&set->refs[i]);
+        int64_t behind =
+            who->every ? tb__gen_distance(tb__a64_load_relaxed(&set->refs[i].shm->taken), head) : 0;
+        const char *name = tb__lifeline_peer_name(who->line);
+        if (held > 0 || behind > 0) {
+            add(&text, " `%s` (pid %u)", name[0] != '\0' ? name : "?",
+                tb__lifeline_peer_pid(who->line));
+        }
+        if (held > 0) {
+            add(&text, " holds %u,", held);
+        }
+        if (behind > 0) {
+            add(&text, " has %lld to take,", (long long)behind);
+        }
+    }
+    tb__pages_leave(pool);
+    if (tb__a64_load_relaxed(&pool->reserved) == 0 && every < pool->wait_readers) {
+        add(&text, " %u of %u readers that want every frame are attached,", every,
+            pool->wait_readers);
+    }
+    return TB__FAIL(TB_AGAIN, "pool `%s`: none of %u slots is free:%s%s", pool->name, pool->slots,
+                    buffer, buffer[0] == '\0' ? " writers hold them" : "");
+}
+
+/* Frames of this pool that the calling thread holds through readers of this process. */
+static int self_holds(const tb_pool *pool, uint64_t g, uint32_t thread)
+{
+    for (const tb_reader *reader = pool->layer->readers; reader != NULL; reader = reader->next) {
+        if (memcmp(reader->uid, pool->uid, sizeof reader->uid) != 0) {
+            continue;
+        }
+        for (uint32_t i = 0; i < reader->max_leases; i++) {
+            const tb_frame *frame = &reader->frames[i];
+            if (tb__a32_load_acquire(&frame->busy) && frame->generation == g &&
+                frame->thread == thread) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+static uint32_t holders_of(tb_pool *pool, uint64_t g)
+{
+    uint32_t count = 0;
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        count += (uint32_t)tb__lease_page_holds(set->refs[i].shm, g);
+    }
+    tb__pages_leave(pool);
+    return count;
+}
+
+/* Every slot that stands in the way is on loan to this thread or held by it, and by nobody else. */
+int tb__holders_only_self(tb_pool *pool)
+{
+    uint32_t thread = tb__thread_id();
+    uint64_t head = tb__a64_load_acquire(pool->segment.head);
+    uint32_t own = 0;
+    int only_self = 1;
+    tb__bus_lock(pool->bus);
+    for (uint32_t s = 0; s < pool->slots && only_self; s++) {
+        uint64_t g = tb__a64_load_acquire(&pool->segment.gens[s]);
+        if (tb__a32_load_acquire(&pool->loans[s].active)) {
+            only_self = pool->loans[s].thread == thread;
+            own += (uint32_t)only_self;
+        } else if (tb__gen_is_frame(g)) {
+            uint32_t holders = holders_of(pool, g);
+            if (holders > 0) {
+                only_self = holders == 1 && self_holds(pool, g, thread);
+                own += (uint32_t)only_self;
+            } else if (g != head || pool->slots == 1 || pool->every) {
+                only_self = 0; /* free, or a reader has yet to take it */
+            }
+        } else {
+            only_self = 0;
+        }
+    }
+    tb__bus_unlock(pool->bus);
+    if (only_self && own > 0) {
+        TB__FAIL(TB_E_DEADLOCK,
+                 "pool `%s`: this thread waits for a slot while it holds all %u that stand in the "
+                 "way: release a frame or publish a loan first",
+                 pool->name, own);
+        return 1;
+    }
+    return 0;
+}

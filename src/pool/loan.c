@@ -1,0 +1,205 @@
+/* Loans: borrow a slot, fill it in place, publish it. Writers' threads. */
+#include "base/clock.h"
+#include "pool/state.h"
+
+tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
+{
+    if (pool == NULL) {
+        return TB__FAIL(TB_E_INVALID, "pool is NULL");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    if (atomic_load_explicit(&pool->freed, memory_order_relaxed)) {
+        return TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+    }
+    uint32_t slot;
+    TB__TRY(tb__claim(pool, timeout_ns, &slot));
+    tb_loan *loan = &pool->loans[slot];
+    loan->thread = tb__thread_id();
+    loan->copies = 0;
+    if (pool->varying) {
+        uint8_t *data = loan->tensor.data;
+        loan->tensor = pool->proto;
+        loan->tensor.data = data;
+    }
+    *out = loan;
+    return TB_OK;
+}
+
+const tb_tensor *tb_loan_tensor(const tb_loan *loan)
+{
+    return &loan->tensor;
+}
+
+/* Bytes from the first to behind the last element of a tensor with non-negative strides. */
+static tb_status extent_bytes(const tb_tensor *tensor, const int64_t *strides, uint64_t *out)
+{
+    uint64_t last = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 0) {
+            *out = 0;
+            return TB_OK;
+        }
+        if (strides[i] < 0) {
+            return TB__FAIL(TB_E_INVALID, "stride %d is negative: %lld", i, (long long)strides[i]);
+        }
+        uint64_t step;
+        if (__builtin_mul_overflow((uint64_t)strides[i], (uint64_t)tensor->shape[i] - 1, &step) ||
+            __builtin_add_overflow(last, step, &last)) {
+            return TB__FAIL(TB_E_LIMIT, "the strides overflow at dimension %d", i);
+        }
+    }
+    if (__builtin_add_overflow(last, 1, &last) ||
+        __builtin_mul_overflow(last, tb_dtype_bytes(tensor->dtype), out)) {
+        return TB__FAIL(TB_E_LIMIT, "the strides overflow");
+    }
+    return TB_OK;
+}
+
+tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+    tb_pool *pool = loan->pool;
+    if (!pool->varying) {
+        return TB__FAIL(TB_E_MISMATCH,
+                        "pool `%s` has a fixed shape: register it with capacity_bytes to vary it",
+                        pool->name);
+    }
+    if (ndim < 0 || ndim > TB_MAX_NDIM) {
+        return TB__FAIL(TB_E_INVALID, "%d dimensions: 0 to %d are possible", ndim, TB_MAX_NDIM);
+    }
+    tb_tensor tensor = {.device = pool->proto.device, .dtype = pool->proto.dtype, .ndim = ndim};
+    for (int32_t i = 0; i < ndim; i++) {
+        tensor.shape[i] = shape[i];
+    }
+    size_t bytes;
+    TB__TRY(tb_tensor_bytes(&tensor, &bytes));
+    uint64_t extent = bytes;
+    if (strides != NULL) {
+        TB__TRY(extent_bytes(&tensor, strides, &extent));
+    }
+    uint64_t capacity = pool->segment.view.slot_bytes;
+    if (extent > capacity || bytes > capacity) {
+        return TB__FAIL(TB_E_MISMATCH, "pool `%s`: %llu bytes do not fit its slots of %llu",
+                        pool->name, (unsigned long long)(extent > bytes ? extent : bytes),
+                        (unsigned long long)capacity);
+    }
+    tensor.data = loan->tensor.data;
+    loan->tensor = tensor;
+    if (strides != NULL) {
+        for (int32_t i = 0; i < ndim; i++) {
+            loan->strides[i] = strides[i];
+        }
+        loan->tensor.strides = loan->strides;
+    }
+    return TB_OK;
+}
+
+static void write_record(const tb_loan *loan, uint64_t bytes, uint64_t stamp_ns)
+{
+    tb_pool *pool = loan->pool;
+    struct tb__record_shm *record = &pool->segment.records[loan->slot];
+    tb__a64_store_relaxed(&record->stamp_ns, stamp_ns);
+    tb__a64_store_relaxed(&record->bytes, bytes);
+    tb__a32_store_relaxed(&record->copies, loan->copies);
+    if (pool->varying) {
+        const tb_tensor *tensor = &loan->tensor;
+        tb__a32_store_relaxed(&record->ndim, (uint32_t)tensor->ndim);
+        tb__a32_store_relaxed(&record->strided, tensor->strides != NULL);
+        for (int32_t i = 0; i < tensor->ndim; i++) {
+            tb__a64_store_relaxed(&record->shape[i], (uint64_t)tensor->shape[i]);
+            if (tensor->strides != NULL) {
+                tb__a64_store_relaxed(&record->strides[i], (uint64_t)tensor->strides[i]);
+            }
+        }
+    }
+}
+
+/* Take the next generation: publishers are numbered in the order in which they come here. */
+static uint64_t reserve_generation(tb_pool *pool)
+{
+    uint64_t g = tb__a64_add(&pool->reserved, 2) + 2;
+    return g != 0 ? g : tb__a64_add(&pool->reserved, 2) + 2;
+}
+
+static struct tb__a64 *turn_of(tb_pool *pool, uint64_t g)
+{
+    return &pool->turns[(g >> 1) % TB__TURNS];
+}
+
+/* Move the head over every frame that is complete, so that readers see frames in order and without
+ * gaps although publishers overtake each other. Nobody waits: whoever comes last moves it for all. */
+static void advance_head(tb_pool *pool, uint64_t g)
+{
+    struct tb__a64 *head = pool->segment.head;
+    if (tb__gen_next(tb__a64_load_relaxed(head)) == g) {
+        /* Only this thread can move the head to g: nobody was told that g is complete. */
+        tb__a64_store_release(head, g);
+    } else {
+        tb__a64_store_seq(turn_of(pool, g), g);
+    }
+    /* Pairs with itself in another thread: head and turn are stored before the other is read. Also
+     * the full fence between publishing and the armed flags. */
+    tb__fence_full();
+    for (;;) {
+        uint64_t now = tb__a64_load_seq(head);
+        uint64_t next = tb__gen_next(now);
+        if (tb__a64_load_seq(turn_of(pool, next)) != next) {
+            return;
+        }
+        tb__a64_cas(head, &now, next);
+    }
+}
+
+tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
+{
+    if (loan == NULL) {
+        return TB__FAIL(TB_E_INVALID, "loan is NULL");
+    }
+    tb_pool *pool = loan->pool;
+    TB__TRY(tb__bus_check(pool->bus));
+    if (atomic_load_explicit(&pool->freed, memory_order_relaxed)) {
+        tb__loan_discard(pool, loan->slot);
+        return TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+    }
+    size_t bytes = pool->proto_bytes;
+    if (pool->varying) {
+        TB__TRY(tb_tensor_bytes(&loan->tensor, &bytes));
+    }
+    uint64_t stamp_ns = (uint64_t)tb__now_ns();
+    uint32_t slot = loan->slot;
+    write_record(loan, bytes, stamp_ns);
+    /* The user may have used non-temporal stores, which no release store orders. */
+    tb__fence_stores();
+    uint64_t g = reserve_generation(pool);
+    /* Pairs with the reader's acquire load: payload and record are visible with the generation. */
+    tb__a64_store_release(&pool->segment.gens[slot], g);
+    advance_head(pool, g);
+    tb__a64_add_relaxed(&pool->segment.counters->frames, 1);
+    tb__a64_add_relaxed(&pool->segment.counters->bytes, bytes);
+    if (out != NULL) {
+        *out = (tb_handle){.generation = g, .slot = slot, .stamp_ns = stamp_ns, .bytes = bytes};
+        __builtin_memcpy(out->pool_uid, pool->uid, sizeof out->pool_uid);
+    }
+    /* From here on another writer may take the slot away again. */
+    tb__a32_store_release(&loan->active, 0);
+    tb__wake_all(pool);
+    if (__builtin_expect(atomic_load_explicit(&pool->waiters, memory_order_relaxed) != 0, 0)) {
+        tb__bus_ring_self(pool->bus);
+    }
+    return TB_OK;
+}
+
+void tb__loan_discard(tb_pool *pool, uint32_t slot)
+{
+    /* The generation stays odd: nobody ever takes the half-written bytes for a frame. */
+    tb__a32_store_release(&pool->loans[slot].active, 0);
+    if (atomic_load(&pool->waiters) != 0) {
+        tb__bus_ring_self(pool->bus);
+    }
+}
+
+void tb_loan_cancel(tb_loan *loan)
+{
+    if (loan != NULL && tb__bus_check(loan->pool->bus) == TB_OK) {
+        tb__loan_discard(loan->pool, loan->slot);
+    }
+}

@@ -1,0 +1,227 @@
+/* The data segment's memory: checked against what the machine and its control groups have left,
+ * allocated and touched at once, sealed so that others can only read it. */
+#define TB_LOG_TOPIC "pool"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "pool/state.h"
+#include "segment/dora_name.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+/* ---- what is left ---- */
+
+static uint64_t number_after(const char *text, const char *key, uint64_t unit)
+{
+    const char *at = strstr(text, key);
+    return at != NULL ? strtoull(at + strlen(key), NULL, 10) * unit : UINT64_MAX;
+}
+
+static uint64_t read_number(const char *directory, const char *file)
+{
+    char path[512];
+    char text[64];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    if (tb__file_read(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9') {
+        return UINT64_MAX; /* missing, or "max" */
+    }
+    return strtoull(text, NULL, 10);
+}
+
+/* The least that any control group above this process leaves (version 2 and version 1 layouts). */
+static uint64_t control_group_left(void)
+{
+    char groups[4096];
+    if (tb__file_read("/proc/self/cgroup", groups, sizeof groups) <= 0) {
+        return UINT64_MAX;
+    }
+    static const struct {
+        const char *mark, *root, *limit, *used;
+    } kinds[] = {
+        {"0::", "/sys/fs/cgroup", "memory.max", "memory.current"},
+        {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"},
+    };
+    uint64_t left = UINT64_MAX;
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(groups, kinds[i].mark);
+        if (at == NULL) {
+            continue;
+        }
+        at += strlen(kinds[i].mark);
+        char path[400];
+        snprintf(path, sizeof path, "%s%.*s", kinds[i].root, (int)strcspn(at, "\n"), at);
+        for (;;) {
+            uint64_t limit = read_number(path, kinds[i].limit);
+            uint64_t used = read_number(path, kinds[i].used);
+            if (limit != UINT64_MAX && used != UINT64_MAX) {
+                uint64_t here = limit > used ? limit - used : 0;
+                left = here < left ? here : left;
+            }
+            char *slash = strrchr(path, '/');
+            if (strlen(path) <= strlen(kinds[i].root) || slash == NULL) {
+                break;
+            }
+            *slash = '\0';
+        }
+    }
+    return left;
+}
+
+uint64_t tb__memory_available(void)
+{
+    char text[4096];
+    uint64_t left = UINT64_MAX;
+    if (tb__file_read("/proc/meminfo", text, sizeof text) > 0) {
+        left = number_after(text, "MemAvailable:", 1024);
+    }
+    uint64_t group = control_group_left();
+    return group < left ? group : left;
+}
+
+static tb_status check_room(const tb_pool *pool, uint64_t bytes)
+{
+    uint64_t left = tb__memory_available();
+    if (bytes <= left) {
+        return TB_OK;
+    }
+    return TB__FAIL(TB_E_NOMEM,
+                    "pool `%s`: %llu bytes in %u slots do not fit: %llu bytes are available; use "
+                    "fewer slots or a smaller shape",
+                    pool->name, (unsigned long long)bytes, pool->slots, (unsigned long long)left);
+}
+
+/* ---- files for foreign readers ---- */
+
+/* Remove exports whose owner is gone: an owner holds a lock for as long as it lives. */
+static void sweep_exports(void)
+{
+    DIR *entries = opendir("/dev/shm");
+    struct dirent *entry;
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        if (strncmp(entry->d_name, "dora_pool_", 10) != 0) {
+            continue;
+        }
+        int fd = openat(dirfd(entries), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        struct tb__doradma_header header;
+        if (fd >= 0 && read(fd, &header, sizeof header) == (ssize_t)sizeof header &&
+            memcmp(header.geometry_magic, TB__GEOMETRY_MAGIC, 8) == 0 &&
+            flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            unlinkat(dirfd(entries), entry->d_name, 0);
+            tb_log_info("removed `/dev/shm/%s`, whose owner is gone", entry->d_name);
+        }
+        tb__fd_close(&fd);
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
+static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
+{
+    sweep_exports();
+    char path[160];
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : TB_E_SYSTEM, "creating `%s`", path);
+    }
+    pool->segment_fd = fd;
+    pool->export_path = strdup(path);
+    if (pool->export_path == NULL) {
+        unlink(path);
+        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd, (off_t)bytes) != 0) {
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "sizing `%s` to %llu bytes", path,
+                              (unsigned long long)bytes);
+    }
+    return TB_OK;
+}
+
+/* ---- the segment ---- */
+
+static tb_status allocate(const tb_pool *pool, uint64_t bytes)
+{
+    int failed;
+    do {
+        failed = posix_fallocate(pool->segment_fd, 0, (off_t)bytes);
+    } while (failed == EINTR);
+    if (failed == 0) {
+        return TB_OK;
+    }
+    errno = failed;
+    return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: allocating %llu bytes (%llu are available)",
+                          pool->name, (unsigned long long)bytes,
+                          (unsigned long long)tb__memory_available());
+}
+
+static tb_status map_segment(tb_pool *pool, const tb_pool_options *options, uint64_t bytes)
+{
+    int flags = MAP_SHARED | (options->no_prefault ? 0 : MAP_POPULATE);
+    uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, pool->segment_fd, 0);
+    if (base == MAP_FAILED) {
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", pool->name,
+                              (unsigned long long)bytes);
+    }
+    pool->segment.base = base;
+    pool->segment.view.segment_bytes = bytes;
+    madvise(base, bytes, MADV_DONTFORK);
+    madvise(base, bytes, MADV_DONTDUMP);
+    if (options->lock_memory && mlock(base, bytes) != 0) {
+        return TB__FAIL_ERRNO(errno == ENOMEM || errno == EPERM ? TB_E_LIMIT : TB_E_SYSTEM,
+                              "pool `%s`: locking %llu bytes (raise the limit: ulimit -l)",
+                              pool->name, (unsigned long long)bytes);
+    }
+    return TB_OK;
+}
+
+tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
+                             const struct tb__doradma_spec *spec,
+                             const struct tb__doradma_layout *layout)
+{
+    uint64_t bytes = layout->segment_bytes;
+    if (!options->no_prefault) {
+        TB__TRY(check_room(pool, bytes));
+    }
+    if (options->doradma_name != NULL) {
+        TB__TRY(export_create(pool, options->doradma_name, bytes));
+    } else {
+        TB__TRY(tb__memfd_create("tensorbus-pool", bytes, &pool->segment_fd));
+    }
+    TB__TRY(allocate(pool, options->no_prefault ? layout->data_offset : bytes));
+    TB__TRY(map_segment(pool, options, bytes));
+    TB__TRY(tb__doradma_init(pool->segment.base, spec));
+    if (options->doradma_name == NULL) {
+        /* This mapping stays writable; every other one that can ever be made is read-only. */
+        TB__TRY(tb__memfd_seal(pool->segment_fd, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL));
+    }
+    TB__TRY(tb__doradma_check(pool->segment.base, bytes, &pool->segment.view));
+    tb__segment_bind(&pool->segment);
+    return TB_OK;
+}
+
+void tb__segment_destroy(tb_pool *pool)
+{
+    if (pool->segment.base != NULL) {
+        munmap(pool->segment.base, pool->segment.view.segment_bytes);
+        pool->segment.base = NULL;
+    }
+    if (pool->export_path != NULL) {
+        unlink(pool->export_path);
+        free(pool->export_path);
+        pool->export_path = NULL;
+    }
+    tb__fd_close(&pool->segment_fd);
+}

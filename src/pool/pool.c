@@ -1,0 +1,289 @@
+/* Registering, freeing and closing pools. Users' threads. */
+#define TB_LOG_TOPIC "pool"
+#include "base/clock.h"
+#include "base/log.h"
+#include "pool/state.h"
+#include "segment/dora_name.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_SLOTS 4
+#define DEFAULT_LEASES 4
+
+/* ---- options ---- */
+
+static tb_status check_options(const tb_pool_options *options)
+{
+    if (options->name != NULL) {
+        TB__TRY(tb__name_check("pool", options->name));
+    }
+    const char *name = options->name != NULL ? options->name : "(unnamed)";
+    if (options->device != TB_CPU) {
+        return TB__FAIL(TB_E_UNSUPPORTED, "pool `%s`: device 0x%x: this build has CPU pools only",
+                        name, (unsigned)options->device);
+    }
+    if (options->slots > TB_MAX_SLOTS) {
+        return TB__FAIL(TB_E_LIMIT, "pool `%s`: %u slots, at most %d are possible", name,
+                        options->slots, TB_MAX_SLOTS);
+    }
+    if (options->max_leases > TB_MAX_LEASES) {
+        return TB__FAIL(TB_E_LIMIT, "pool `%s`: max_leases %u, at most %d are possible", name,
+                        options->max_leases, TB_MAX_LEASES);
+    }
+    if (options->policy != TB_LATEST && options->policy != TB_EVERY) {
+        return TB__FAIL(TB_E_INVALID, "pool `%s`: unknown policy %d", name, (int)options->policy);
+    }
+    if (options->wait_readers != 0 && options->policy != TB_EVERY) {
+        return TB__FAIL(TB_E_INVALID, "pool `%s`: wait_readers needs the policy TB_EVERY", name);
+    }
+    if (options->doradma_name != NULL && (options->slots > 1 || options->capacity_bytes > 0)) {
+        return TB__FAIL(TB_E_INVALID,
+                        "pool `%s`: an export for foreign readers has one slot and a fixed shape",
+                        name);
+    }
+    return TB_OK;
+}
+
+static tb_status copy_ackers(tb_pool *pool, const tb_pool_options *options)
+{
+    uint32_t count = 0;
+    while (options->ackers != NULL && options->ackers[count] != NULL) {
+        TB__TRY(tb__name_check("acknowledging process", options->ackers[count]));
+        count++;
+    }
+    if (count == 0) {
+        return TB_OK;
+    }
+    pool->ackers = calloc(count, sizeof pool->ackers[0]);
+    if (pool->ackers == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        tb__name_copy(pool->ackers[i], options->ackers[i]);
+    }
+    pool->acker_count = count;
+    return TB_OK;
+}
+
+static tb_status fill_spec(tb_pool *pool, const tb_pool_options *options,
+                           struct tb__doradma_spec *spec)
+{
+    pool->proto = (tb_tensor){.device = options->device, .dtype = options->dtype,
+                              .ndim = options->ndim};
+    if (options->ndim >= 0 && options->ndim <= TB_MAX_NDIM) {
+        memcpy(pool->proto.shape, options->shape, (size_t)options->ndim * sizeof(int64_t));
+    }
+    TB__TRY(tb_tensor_bytes(&pool->proto, &pool->proto_bytes));
+    pool->varying = options->capacity_bytes > 0;
+    if (pool->varying && options->capacity_bytes < pool->proto_bytes) {
+        return TB__FAIL(TB_E_INVALID,
+                        "pool `%s`: capacity_bytes %llu is below the first shape's %zu bytes",
+                        pool->name, (unsigned long long)options->capacity_bytes, pool->proto_bytes);
+    }
+    pool->slots = options->slots != 0 ? options->slots : DEFAULT_SLOTS;
+    if (options->doradma_name != NULL) {
+        pool->slots = 1;
+    }
+    pool->max_leases = options->max_leases != 0 ? options->max_leases : DEFAULT_LEASES;
+    pool->wait_readers = options->wait_readers;
+    pool->require_zero_copy = options->require_zero_copy;
+    pool->every = options->policy == TB_EVERY;
+    uint64_t creator = tb_bus_id(pool->bus);
+    uint64_t random = tb__random64();
+    memcpy(pool->uid, &creator, 8);
+    memcpy(pool->uid + 8, &random, 8);
+    *spec = (struct tb__doradma_spec){
+        .slots = pool->slots,
+        .policy = (uint32_t)options->policy,
+        .max_leases = pool->max_leases,
+        .flags = (pool->varying ? TB__GEOMETRY_VARYING : 0) |
+                 (options->doradma_name != NULL ? TB__GEOMETRY_EXPORT : 0),
+        .slot_bytes = pool->varying ? options->capacity_bytes : pool->proto_bytes,
+        .dtype = pool->proto.dtype,
+        .ndim = pool->proto.ndim,
+        .creator = creator,
+    };
+    memcpy(spec->shape, pool->proto.shape, sizeof spec->shape);
+    memcpy(spec->uid, pool->uid, sizeof spec->uid);
+    return TB_OK;
+}
+
+static tb_status make_loans(tb_pool *pool)
+{
+    pool->loans = calloc(pool->slots, sizeof pool->loans[0]);
+    if (pool->loans == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
+    }
+    for (uint32_t s = 0; s < pool->slots; s++) {
+        tb_loan *loan = &pool->loans[s];
+        loan->pool = pool;
+        loan->slot = s;
+        loan->tensor = pool->proto;
+        loan->tensor.data = tb__segment_slot(&pool->segment, s);
+    }
+    return TB_OK;
+}
+
+/* ---- life ---- */
+
+static void pool_destroy(tb_pool *pool)
+{
+    tb__segment_destroy(pool);
+    free(pool->loans);
+    free(pool->ackers);
+    free(pool);
+}
+
+/* Under the bus mutex: the name is free, or TB_E_EXISTS. A freed pool gives its name up. */
+static tb_status link_pool(struct tb__pool_layer *layer, tb_pool *pool)
+{
+    for (const tb_pool *at = layer->pools; at != NULL; at = at->next) {
+        if (strcmp(at->name, pool->name) == 0 && !atomic_load(&at->freed)) {
+            return TB__FAIL(TB_E_EXISTS, "process `%s` has a pool `%s` already",
+                            tb_bus_name(pool->bus), pool->name);
+        }
+    }
+    pool->next = layer->pools;
+    layer->pools = pool;
+    return TB_OK;
+}
+
+static tb_status build(tb_pool *pool, const tb_pool_options *options)
+{
+    struct tb__doradma_spec spec;
+    struct tb__doradma_layout layout;
+    if (options->doradma_name != NULL) {
+        TB__TRY(tb__dora_explicit_name_check(options->doradma_name));
+    }
+    TB__TRY(fill_spec(pool, options, &spec));
+    TB__TRY(copy_ackers(pool, options));
+    TB__TRY(tb__doradma_layout(&spec, &layout));
+    TB__TRY(tb__segment_create(pool, options, &spec, &layout));
+    TB__TRY(make_loans(pool));
+    tb__a64_store_relaxed(&pool->segment.counters->registered_ns, (uint64_t)tb__now_ns());
+    return TB_OK;
+}
+
+tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *given, tb_pool **out)
+{
+    TB__TRY(tb__bus_check(bus));
+    if (given == NULL) {
+        return TB__FAIL(TB_E_INVALID, "pool options are NULL: at least dtype and shape are needed");
+    }
+    tb_pool_options options;
+    TB__OPTIONS(tb_pool_options, given, &options);
+    TB__TRY(check_options(&options));
+    tb_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
+    }
+    pool->bus = bus;
+    pool->layer = tb__pool_layer_of(bus);
+    pool->segment_fd = -1;
+    if (options.name != NULL) {
+        tb__name_copy(pool->name, options.name);
+    } else {
+        uint64_t number = __atomic_add_fetch(&pool->layer->next_pool_number, 1, __ATOMIC_RELAXED);
+        snprintf(pool->name, sizeof pool->name, "pool-%llu", (unsigned long long)number);
+    }
+    tb_status status = build(pool, &options);
+    if (status == TB_OK) {
+        tb__bus_lock(bus);
+        status = link_pool(pool->layer, pool);
+        if (status == TB_OK) {
+            tb__attach_serve_pending(pool->layer, pool);
+        }
+        tb__bus_unlock(bus);
+    }
+    if (status != TB_OK) {
+        pool_destroy(pool);
+        return status;
+    }
+    tb__pool_announce(pool, TB__MSG_POOL_ADDED);
+    *out = pool;
+    return TB_OK;
+}
+
+tb_status tb_pool_free(tb_pool *pool)
+{
+    if (pool == NULL) {
+        return TB__FAIL(TB_E_INVALID, "pool is NULL");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    tb__bus_lock(pool->bus);
+    int was_freed = atomic_exchange(&pool->freed, 1);
+    tb__bus_unlock(pool->bus);
+    if (was_freed) {
+        tb_log_warn("pool `%s/%s` was freed before", tb_bus_name(pool->bus), pool->name);
+        return TB__FAIL(TB_E_FREED, "pool `%s` was freed before", pool->name);
+    }
+    tb__a64_store_relaxed(&pool->segment.counters->freed, 1);
+    tb__pages_tell(pool, TB__PAGE_FREED);
+    tb__pool_announce(pool, TB__MSG_POOL_REMOVED);
+    if (atomic_load(&pool->waiters) != 0) {
+        tb__bus_ring_self(pool->bus);
+    }
+    return TB_OK;
+}
+
+void tb_pool_close(tb_pool *pool)
+{
+    if (pool == NULL || tb__bus_check(pool->bus) != TB_OK) {
+        return;
+    }
+    if (!atomic_load(&pool->freed)) {
+        tb_status ignored = tb_pool_free(pool);
+        (void)ignored;
+    }
+    tb__bus_lock(pool->bus);
+    tb_pool **at = &pool->layer->pools;
+    while (*at != pool) {
+        at = &(*at)->next;
+    }
+    *at = pool->next;
+    tb__detach_all(pool);
+    tb__bus_unlock(pool->bus);
+    pool_destroy(pool);
+}
+
+const char *tb_pool_name(const tb_pool *pool)
+{
+    return pool->name;
+}
+
+tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
+{
+    TB__TRY(tb__bus_check(pool->bus));
+    const struct tb__counters_shm *counters = pool->segment.counters;
+    tb_pool_stats stats = {
+        .size = out->size,
+        .frames = tb__a64_load_relaxed(&counters->frames),
+        .bytes = tb__a64_load_relaxed(&counters->bytes),
+        .copies = tb__a64_load_relaxed(&counters->copies),
+        .copied_bytes = tb__a64_load_relaxed(&counters->copied_bytes),
+        .drops = tb__a64_load_relaxed(&counters->drops),
+        .overwrites = tb__a64_load_relaxed(&counters->overwrites),
+        .waits = tb__a64_load_relaxed(&counters->waits),
+        .wakeups = tb__a64_load_relaxed(&counters->wakeups),
+        .readers = (uint32_t)tb__a64_load_relaxed(&counters->readers),
+        .slots = pool->slots,
+        .freed = (uint32_t)atomic_load(&pool->freed),
+        .slot_bytes = pool->segment.view.slot_bytes,
+    };
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        struct tb__page_shm *page = set->refs[i].shm;
+        for (uint32_t e = 0; e < set->refs[i].who->max_leases; e++) {
+            stats.held += tb__a64_load_relaxed(tb__page_entry(page, e)) != 0;
+        }
+    }
+    tb__pages_leave(pool);
+    if (out->size < sizeof(size_t) || out->size > sizeof stats) {
+        return TB__FAIL(TB_E_INVALID, "tb_pool_stats.size is %zu: set it to sizeof(tb_pool_stats)",
+                        out->size);
+    }
+    memcpy(out, &stats, out->size);
+    return TB_OK;
+}

@@ -1,0 +1,416 @@
+/* Attaching to pools, and what is not on the way of every frame. Users' threads. */
+#define TB_LOG_TOPIC "pool"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "pool/state.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+/* A live owner answers in microseconds. */
+#define ANSWER_PATIENCE_NS INT64_C(10000000000)
+#define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
+
+/* ---- mapping ---- */
+
+static tb_status check_segment_fd(int borrow_fd, const struct tb__pool_wire *answer,
+                                  uint64_t *out_bytes)
+{
+    if (answer->flags & TB__POOL_EXPORTED) {
+        struct stat info;
+        if (fstat(borrow_fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= 0) {
+            return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its segment is no file", answer->name);
+        }
+        *out_bytes = (uint64_t)info.st_size;
+        return TB_OK;
+    }
+    return tb__memfd_check(borrow_fd,
+                           F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL,
+                           MAX_SEGMENT_BYTES, 0, out_bytes);
+}
+
+/* Map populated if the owner has allocated all of it: then a later read never faults. A sparse file
+ * is not populated, so a hostile owner cannot make us allocate its giant. */
+static tb_status map_segment(struct tb__segment *segment, int borrow_fd,
+                             const struct tb__pool_wire *answer)
+{
+    uint64_t bytes;
+    TB__TRY(check_segment_fd(borrow_fd, answer, &bytes));
+    if (bytes != answer->segment_bytes) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment of %llu bytes, %llu announced",
+                        answer->name, (unsigned long long)bytes,
+                        (unsigned long long)answer->segment_bytes);
+    }
+    struct stat info;
+    int allocated = fstat(borrow_fd, &info) == 0 && (uint64_t)info.st_blocks * 512 >= bytes;
+    uint8_t *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | (allocated ? MAP_POPULATE : 0),
+                         borrow_fd, 0);
+    if (base == MAP_FAILED) {
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer->name,
+                              (unsigned long long)bytes);
+    }
+    madvise(base, bytes, MADV_DONTDUMP);
+    segment->base = base;
+    segment->view.segment_bytes = bytes;
+    struct tb__doradma_view view;
+    TB__TRY(tb__doradma_check(base, bytes, &view));
+    if (memcmp(view.uid, answer->uid, sizeof view.uid) != 0) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: its segment carries another pool's uid",
+                        answer->name);
+    }
+    if (view.segment_bytes != bytes) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment_bytes %llu in the header, %llu mapped",
+                        answer->name, (unsigned long long)view.segment_bytes,
+                        (unsigned long long)bytes);
+    }
+    segment->view = view;
+    tb__segment_bind(segment);
+    return TB_OK;
+}
+
+static tb_status make_frames(tb_reader *reader)
+{
+    const struct tb__doradma_view *view = &reader->segment.view;
+    reader->frames = calloc(reader->max_leases, sizeof reader->frames[0]);
+    if (reader->frames == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a reader");
+    }
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        tb_frame *frame = &reader->frames[i];
+        frame->reader = reader;
+        frame->index = i;
+        frame->tensor = (tb_tensor){.device = TB_CPU, .dtype = view->dtype, .ndim = view->ndim};
+        memcpy(frame->tensor.shape, view->shape, sizeof view->shape);
+    }
+    return TB_OK;
+}
+
+/* ---- opening ---- */
+
+static void reader_destroy(tb_reader *reader)
+{
+    if (reader->page.shm != NULL) {
+        tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+        tb__page_unmap(&reader->page);
+    }
+    if (reader->segment.base != NULL) {
+        munmap(reader->segment.base, reader->segment.view.segment_bytes);
+    }
+    tb__fd_close(&reader->poke_fd);
+    tb__lifeline_unref(reader->line);
+    free(reader->frames);
+    free(reader);
+}
+
+static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
+{
+    struct tb__pool_wire answer;
+    TB__TRY(tb__reply_body(reply, TB__MSG_POOL, &answer, sizeof answer, 2));
+    if (!tb__wire_name_ok(answer.name, sizeof answer.name, 0) || answer.max_leases == 0 ||
+        answer.max_leases > TB_MAX_LEASES || answer.reader_id == 0) {
+        return TB__FAIL(TB_E_PROTOCOL, "malformed answer about a pool");
+    }
+    tb__name_copy(reader->name, answer.name);
+    memcpy(reader->uid, answer.uid, sizeof reader->uid);
+    reader->reader_id = answer.reader_id;
+    reader->max_leases = answer.max_leases;
+    TB__TRY(map_segment(&reader->segment, reply->fds[0], &answer));
+    TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer.reader_id), reply->fds[1]));
+    tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+    tb__a64_store_relaxed(&reader->cursor, tb__a64_load_acquire(&reader->page.shm->taken));
+    TB__TRY(make_frames(reader));
+    if (answer.flags & TB__POOL_DRY) {
+        tb_log_info("pool `%s`: its readers' leases could hold all %u slots at once", reader->name,
+                    reader->segment.view.slot_count);
+    }
+    return TB_OK;
+}
+
+/* One hand-over: ask, map, say so. */
+static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire,
+                        int64_t deadline_ns)
+{
+    tb__lifeline_open_lock(reader->line);
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, wire, sizeof *wire, NULL,
+                                         0, deadline_ns, &reply);
+    if (status == TB_OK) {
+        status = take_answer(reader, &reply);
+        struct tb__reader_wire mapped = {.reader_id = reader->reader_id};
+        tb_status ignored =
+            tb__lifeline_send(reader->line, TB__MSG_POOL_MAPPED, &mapped, sizeof mapped);
+        if (status != TB_OK && mapped.reader_id != 0) {
+            ignored = tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &mapped, sizeof mapped);
+        }
+        (void)ignored;
+    }
+    tb__reply_fini(&reply);
+    tb__lifeline_open_unlock(reader->line);
+    if (status == TB_AGAIN) {
+        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` did not offer pool `%s` in time",
+                        tb__lifeline_peer_name(reader->line), wire->name);
+    }
+    if (status == TB_CLOSED || status == TB_E_OWNER_DIED) {
+        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` ended while it was asked for a pool",
+                        tb__lifeline_peer_name(reader->line));
+    }
+    return status;
+}
+
+static tb_reader *reader_create(tb_bus *bus, const tb_reader_options *options)
+{
+    tb_reader *reader = calloc(1, sizeof *reader);
+    if (reader != NULL) {
+        reader->bus = bus;
+        reader->layer = tb__pool_layer_of(bus);
+        reader->poke_fd = -1;
+        reader->ack = options->ack;
+        reader->spin_ns = (int64_t)options->spin_us * 1000;
+    }
+    return reader;
+}
+
+static tb_status check_options(const tb_reader_options *options)
+{
+    if (options->max_leases > TB_MAX_LEASES) {
+        return TB__FAIL(TB_E_LIMIT, "max_leases %u, at most %d are possible", options->max_leases,
+                        TB_MAX_LEASES);
+    }
+    return TB_OK;
+}
+
+static uint32_t wire_flags(const tb_reader_options *options)
+{
+    return (options->every ? TB__OPEN_EVERY : 0) | (options->ack ? TB__OPEN_ACK : 0) |
+           (options->start_next ? TB__OPEN_START_NEXT : 0) |
+           (options->wait_ns != 0 ? TB__OPEN_WAIT : 0);
+}
+
+/* A process that ends while we ask may come back under its name: ask again until the deadline. */
+static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
+                             const struct tb__pool_open_wire *wire,
+                             const tb_reader_options *options, tb_reader **out)
+{
+    int64_t deadline = tb__deadline_ns(options->wait_ns);
+    for (;;) {
+        tb_reader *reader = reader_create(bus, options);
+        if (reader == NULL) {
+            return TB__FAIL(TB_E_NOMEM, "no memory for a reader");
+        }
+        tb_status status = tb__bus_connect(bus, owner, owner_id, deadline, &reader->line);
+        if (status == TB_OK) {
+            int64_t answer_by = tb__deadline_ns(ANSWER_PATIENCE_NS);
+            status = attach(reader, wire, deadline > answer_by ? deadline : answer_by);
+        }
+        if (status == TB_OK) {
+            tb__bus_lock(bus);
+            reader->next = reader->layer->readers;
+            reader->layer->readers = reader;
+            tb__bus_unlock(bus);
+            *out = reader;
+            return TB_OK;
+        }
+        int gone = reader->line != NULL && tb__lifeline_is_dead(reader->line);
+        reader_destroy(reader);
+        if (!gone || owner == NULL || tb__left_ns(deadline) == 0) {
+            return status;
+        }
+    }
+}
+
+tb_status tb_reader_open(tb_bus *bus, const char *path, const tb_reader_options *given,
+                         tb_reader **out)
+{
+    TB__TRY(tb__bus_check(bus));
+    tb_reader_options options;
+    TB__OPTIONS(tb_reader_options, given, &options);
+    TB__TRY(check_options(&options));
+    char owner[TB__NAME_SIZE];
+    struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_NAME | wire_flags(&options),
+                                      .max_leases = options.max_leases};
+    TB__TRY(tb__name_split(path, owner, wire.name));
+    return open_reader(bus, owner, 0, &wire, &options, out);
+}
+
+tb_status tb_reader_open_handle(tb_bus *bus, const tb_handle *handle,
+                                const tb_reader_options *given, tb_reader **out)
+{
+    TB__TRY(tb__bus_check(bus));
+    if (handle == NULL) {
+        return TB__FAIL(TB_E_INVALID, "handle is NULL");
+    }
+    tb_reader_options options;
+    TB__OPTIONS(tb_reader_options, given, &options);
+    TB__TRY(check_options(&options));
+    struct tb__pool_open_wire wire = {
+        .flags = (TB__OPEN_BY_UID | wire_flags(&options)) & ~TB__OPEN_WAIT,
+        .max_leases = options.max_leases,
+    };
+    memcpy(wire.uid, handle->pool_uid, sizeof wire.uid);
+    uint64_t owner_id;
+    memcpy(&owner_id, handle->pool_uid, sizeof owner_id);
+    return open_reader(bus, NULL, owner_id, &wire, &options, out);
+}
+
+void tb_reader_close(tb_reader *reader)
+{
+    if (reader == NULL || tb__bus_check(reader->bus) != TB_OK) {
+        return;
+    }
+    tb__bus_lock(reader->bus);
+    tb_reader **at = &reader->layer->readers;
+    while (*at != reader) {
+        at = &(*at)->next;
+    }
+    *at = reader->next;
+    tb__bus_unlock(reader->bus);
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
+    }
+    struct tb__reader_wire wire = {.reader_id = reader->reader_id};
+    tb_status ignored =
+        tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire);
+    (void)ignored;
+    reader_destroy(reader);
+}
+
+/* ---- beside the frames ---- */
+
+int tb__reader_owner_gone(tb_reader *reader)
+{
+    uint32_t life = tb__a32_load_acquire(&reader->page.shm->owner_life);
+    if (!tb__life_died(life) && !tb__lifeline_is_dead(reader->line)) {
+        return 0;
+    }
+    /* Sibling threads of the dead one may still write for a moment. */
+    uint64_t since = 0;
+    int64_t now = tb__now_ns();
+    if (tb__a64_cas(&reader->gone_since_ns, &since, (uint64_t)now)) {
+        return 0;
+    }
+    return now - (int64_t)since >= TB__DEATH_SETTLE_NS;
+}
+
+/* Why there will be nothing new, or TB_OK while there may. */
+tb_status tb__reader_ended(tb_reader *reader)
+{
+    /* Pairs with the owner's release store: frames published before are seen first. */
+    uint32_t state = tb__a32_load_acquire(&reader->page.shm->state);
+    if (state == TB__PAGE_FREED) {
+        return TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb__lifeline_peer_name(reader->line),
+                        reader->name);
+    }
+    if (state == TB__PAGE_GOODBYE || tb__lifeline_said_goodbye(reader->line)) {
+        return TB_CLOSED;
+    }
+    if (tb__life_died(tb__a32_load_acquire(&reader->page.shm->owner_life)) ||
+        tb__lifeline_is_dead(reader->line)) {
+        return TB__FAIL(TB_E_OWNER_DIED, "process `%s` (pid %u), owner of pool `%s`, has died",
+                        tb__lifeline_peer_name(reader->line), tb__lifeline_peer_pid(reader->line),
+                        reader->name);
+    }
+    return TB_OK;
+}
+
+void tb__reader_ring_owner(tb_reader *reader)
+{
+    if (__builtin_expect(tb__a32_load_seq(&reader->page.shm->waiting) != 0, 0)) {
+        tb__lifeline_ring(reader->line);
+    }
+}
+
+tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    if (!reader->ack) {
+        return TB__FAIL(TB_E_INVALID, "the reader of pool `%s` was not opened with `ack`",
+                        reader->name);
+    }
+    struct tb__a64 *acked = &reader->page.shm->acked;
+    uint64_t seen = tb__a64_load_relaxed(acked);
+    while (tb__gen_distance(seen, frame->generation) > 0 &&
+           !tb__a64_cas(acked, &seen, frame->generation)) {
+    }
+    tb__reader_ring_owner(reader);
+    return TB_OK;
+}
+
+tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    if (reader->poke_fd < 0) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+            return TB__FAIL_ERRNO(TB_E_LIMIT, "making a wake-up descriptor");
+        }
+        struct tb__reader_wire wire = {.reader_id = reader->reader_id};
+        struct tb__reply reply;
+        tb_status status =
+            tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire, &pair[1], 1,
+                              tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+        tb__reply_fini(&reply);
+        tb__fd_close(&pair[1]);
+        if (status != TB_OK) {
+            tb__fd_close(&pair[0]);
+            return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "the owner does not answer")
+                                      : status;
+        }
+        reader->poke_fd = pair[0];
+        /* Readable at once: the user looks, drains, and is armed from then on. */
+        atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
+    }
+    *out_borrow_fd = reader->poke_fd;
+    return TB_OK;
+}
+
+tb_status tb_reader_free_pool(tb_reader *reader)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_UID};
+    memcpy(wire.uid, reader->uid, sizeof wire.uid);
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_FREE, &wire, sizeof wire, NULL,
+                                         0, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+    tb__reply_fini(&reply);
+    if (status == TB_E_FREED) {
+        tb_log_warn("pool `%s/%s` was freed before", tb__lifeline_peer_name(reader->line),
+                    reader->name);
+    }
+    return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "the owner does not answer") : status;
+}
+
+tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
+{
+    TB__TRY(tb__bus_check(reader->bus));
+    struct tb__page_shm *page = reader->page.shm;
+    tb_reader_stats stats = {
+        .size = out->size,
+        .frames = tb__a64_load_relaxed(&page->frames),
+        .missed = tb__a64_load_relaxed(&page->missed),
+        .stale = tb__a64_load_relaxed(&page->stale),
+        .waits = tb__a64_load_relaxed(&page->waits),
+        .max_leases = reader->max_leases,
+        .lane = TB_LANE_DIRECT,
+    };
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        stats.held += tb__a32_load_relaxed(&reader->frames[i].busy);
+    }
+    if (out->size < sizeof(size_t) || out->size > sizeof stats) {
+        return TB__FAIL(TB_E_INVALID,
+                        "tb_reader_stats.size is %zu: set it to sizeof(tb_reader_stats)",
+                        out->size);
+    }
+    memcpy(out, &stats, out->size);
+    return TB_OK;
+}

@@ -1,0 +1,222 @@
+/* The pool layer's structures: what the owner keeps of its pools and their readers, and what a reader
+ * keeps of its attachment. Shared between the files of this folder only. */
+#ifndef TB_POOL_STATE_H
+#define TB_POOL_STATE_H
+
+#include <pthread.h>
+#include <tensorbus/pool.h>
+#include <tensorbus/reader.h>
+
+#include "endpoint/bus.h"
+#include "segment/lease.h"
+#include "segment/slot.h"
+
+/* ---- owner's side ---- */
+
+/* One attached reader, as the owner sees it. Made and retired by the service thread. */
+struct tb__attached {
+    struct tb__attached *next; /* of the pool, or of its retired ones; bus mutex */
+    struct tb__page_map map;
+    int page_fd;              /* until the reader has mapped it */
+    int poke_fd;              /* our end of the reader's wake-up socket, or -1; atomic */
+    uint64_t reader_id;
+    uint32_t max_leases;
+    uint32_t every;
+    uint32_t ack;
+    struct tb__lifeline *line; /* kept */
+    struct tb__a32 gone;      /* 1: detached, but still in the writers' set for want of memory */
+    struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
+};
+
+/* The readers as writers see them: an array that never changes; changes make another one. */
+struct tb__page_set {
+    struct tb__page_set *next_retired;
+    uint32_t count;
+    uint32_t every_count;
+    struct tb__page_ref {
+        struct tb__page_shm *shm;
+        struct tb__attached *who;
+    } refs[];
+};
+
+struct tb_loan {
+    tb_pool *pool;
+    uint32_t slot;
+    uint32_t thread;          /* that borrowed it */
+    uint32_t copies;
+    struct tb__a32 active;    /* this slot belongs to a writer */
+    tb_tensor tensor;
+    int64_t strides[TB_MAX_NDIM];
+};
+
+/* Publishers that overtook an earlier one leave their generation here until it is its turn. */
+#define TB__TURNS 512
+
+struct tb_pool {
+    tb_pool *next;            /* of the bus; bus mutex */
+    tb_bus *bus;
+    struct tb__pool_layer *layer;
+    char name[TB__NAME_SIZE];
+    uint8_t uid[16];
+    int segment_fd;
+    char *export_path;        /* of a DORADMA export, to unlink; or NULL */
+    struct tb__segment segment;
+    tb_tensor proto;          /* data NULL */
+    size_t proto_bytes;
+    uint32_t slots;
+    uint32_t max_leases;
+    uint32_t wait_readers;
+    uint32_t require_zero_copy;
+    uint32_t varying;
+    uint32_t every;           /* policy */
+    char (*ackers)[TB__NAME_SIZE];
+    uint32_t acker_count;
+
+    _Atomic int freed;
+    _Atomic(struct tb__page_set *) pages;
+    _Atomic uint32_t scans;   /* writers looking at `pages` right now */
+    _Atomic uint32_t waiters; /* threads that wait for a slot or an acknowledgement */
+    struct tb__attached *attached;     /* bus mutex */
+    struct tb__attached *retired;      /* unlinked, perhaps still looked at; bus mutex */
+    struct tb__page_set *retired_sets; /* bus mutex */
+
+    struct tb__a64 reserved;  /* last generation that a publisher took */
+    struct tb__a64 turns[TB__TURNS];
+    tb_loan *loans;           /* one per slot */
+};
+
+/* ---- reader's side ---- */
+
+struct tb_frame {
+    tb_reader *reader;
+    uint32_t index;           /* of its entry */
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t missed;
+    struct tb__a32 busy;      /* the struct and its entry are in use */
+    uint32_t thread;          /* that acquired it */
+    tb_tensor tensor;
+    int64_t strides[TB_MAX_NDIM];
+};
+
+struct tb_reader {
+    tb_reader *next;          /* of the bus; bus mutex */
+    tb_bus *bus;
+    struct tb__pool_layer *layer;
+    struct tb__lifeline *line;
+    char name[TB__NAME_SIZE];
+    uint8_t uid[16];
+    uint64_t reader_id;
+    struct tb__segment segment; /* mapped read-only */
+    struct tb__page_map page;
+    uint32_t max_leases;
+    uint32_t ack;
+    int64_t spin_ns;
+    struct tb__a64 cursor;    /* generation returned last */
+    struct tb__a64 gone_since_ns; /* when the owner was first seen dead */
+    int poke_fd;
+    tb_frame *frames;         /* max_leases */
+    /* Attachments that tb_frame_open() keeps; bus mutex. */
+    uint32_t cached;
+    uint32_t cache_users;
+    uint64_t cache_used_at;
+};
+
+/* ---- the layer of one bus ---- */
+
+/* An open request for a pool that does not exist yet. */
+struct tb__pending_open {
+    struct tb__pending_open *next;
+    struct tb__lifeline *line; /* not referenced: removed at its hang-up, before it goes */
+    uint32_t request;
+    struct tb__pool_open_wire wire;
+};
+
+struct tb__pool_layer {
+    tb_bus *bus;
+    tb_pool *pools;
+    tb_reader *readers;
+    struct tb__pending_open *pending;
+    uint64_t next_reader_id;
+    uint64_t next_pool_number;
+    uint64_t cache_clock;
+    pthread_mutex_t cache_mutex; /* one opening per handle's pool at a time */
+    struct tb__lifeline *runner; /* told about pools; NULL without a runner */
+    int runner_looked_up;
+};
+
+struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus);
+uint32_t tb__thread_id(void);
+
+/* layer.c: tell the runner, if any. */
+void tb__pool_announce(tb_pool *pool, uint16_t type);
+
+/* attach.c: on the service thread, bus mutex held. */
+void tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
+                const struct tb__pool_open_wire *wire);
+void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool);
+void tb__detach(tb_pool *pool, struct tb__attached *who);
+void tb__detach_all(tb_pool *pool);
+void tb__attached_reclaim(tb_pool *pool);
+/* Any thread: set every page's state and wake every reader. */
+void tb__pages_tell(tb_pool *pool, enum tb__page_state state);
+
+/* Writers' look at the readers: between enter and leave nothing in the set is unmapped. */
+static inline const struct tb__page_set *tb__pages_enter(tb_pool *pool)
+{
+    /* seq_cst: counted before the set is loaded; pairs with the service thread's exchange of the set
+     * and its look at the count. */
+    atomic_fetch_add(&pool->scans, 1);
+    return atomic_load(&pool->pages);
+}
+static inline void tb__pages_leave(tb_pool *pool)
+{
+    atomic_fetch_sub_explicit(&pool->scans, 1, memory_order_release);
+}
+
+/* wake.c: ring a reader that armed itself. Returns wake-ups made by system call. */
+uint32_t tb__wake_armed(const struct tb__page_ref *ref);
+void tb__wake_all(tb_pool *pool);
+
+/* claim.c */
+tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot);
+/* Whether a reader's claims are void: dead, and settled. */
+int tb__attached_void(struct tb__attached *who, int64_t now_ns);
+/* Raise the waiting flags; pair with tb__wait_end(). */
+void tb__wait_begin(tb_pool *pool);
+void tb__wait_end(tb_pool *pool);
+/* Sleep until something may have changed: pages' life words are watched. */
+void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns);
+
+/* holders.c: explain who holds what; find out whether the calling thread waits for itself. */
+tb_status tb__holders_fail(tb_pool *pool);
+int tb__holders_only_self(tb_pool *pool);
+
+/* loan.c */
+void tb__loan_discard(tb_pool *pool, uint32_t slot);
+
+/* memory.c */
+tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
+                             const struct tb__doradma_spec *spec,
+                             const struct tb__doradma_layout *layout);
+void tb__segment_destroy(tb_pool *pool);
+uint64_t tb__memory_available(void);
+
+/* reader.c, acquire.c */
+int tb__reader_owner_gone(tb_reader *reader);
+tb_status tb__reader_ended(tb_reader *reader);
+void tb__reader_ring_owner(tb_reader *reader);
+tb_status tb__frame_fill(tb_frame *frame);
+tb_frame *tb__frame_reserve(tb_reader *reader);
+void tb__frame_unreserve(tb_frame *frame);
+
+/* Options structs that grew: copy what the caller knows, zero the rest. */
+tb_status tb__options_read(const char *type, const void *given, size_t given_size, void *out,
+                           size_t out_size);
+#define TB__OPTIONS(type, given, out)                                                              \
+    do {                                                                                           \
+        TB__TRY(tb__options_read(#type, (given), (given) != NULL ? (given)->size : sizeof(type),   \
+                                 (out), sizeof(type)));                                            \
+    } while (0)
+
+#endif

@@ -1,0 +1,50 @@
+/* Waking readers. Runs on writers' threads and on the service thread. */
+#include <sys/socket.h>
+
+#include "pool/state.h"
+
+uint32_t tb__wake_armed(const struct tb__page_ref *ref)
+{
+    /* Taking the flag down makes one ring of one sleep. */
+    uint32_t armed = tb__a32_exchange(&ref->shm->armed, 0);
+    uint32_t calls = 0;
+    if (armed & TB__ARMED_SLEEP) {
+        calls += (uint32_t)tb__lifeline_ring(ref->who->line);
+    }
+    int poke_fd = __atomic_load_n(&ref->who->poke_fd, __ATOMIC_ACQUIRE);
+    if ((armed & TB__ARMED_POKE) && poke_fd >= 0) {
+        /* Full means that it is readable already. */
+        ssize_t ignored = send(poke_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)ignored;
+        calls++;
+    }
+    return calls;
+}
+
+void tb__wake_all(tb_pool *pool)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    /* Pairs with the reader's fence between arming and its last look. */
+    tb__fence_full();
+    uint32_t calls = 0;
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0)) {
+            calls += tb__wake_armed(&set->refs[i]);
+        }
+    }
+    tb__pages_leave(pool);
+    if (calls != 0) {
+        tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
+    }
+}
+
+void tb__pages_tell(tb_pool *pool, enum tb__page_state state)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        /* Pairs with the reader's acquire load: frames published before are seen first. */
+        tb__a32_store_release(&set->refs[i].shm->state, state);
+    }
+    tb__pages_leave(pool);
+    tb__wake_all(pool);
+}

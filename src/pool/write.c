@@ -1,0 +1,82 @@
+/* Writing by copy: for data that already lies elsewhere. */
+#include "base/copy.h"
+#include "pool/state.h"
+
+static tb_status check_fixed(const tb_pool *pool, const tb_tensor *tensor, size_t bytes)
+{
+    int same = tensor->dtype == pool->proto.dtype && tensor->ndim == pool->proto.ndim;
+    for (int32_t i = 0; same && i < tensor->ndim; i++) {
+        same = tensor->shape[i] == pool->proto.shape[i];
+    }
+    if (same) {
+        return TB_OK;
+    }
+    char given[160];
+    char wanted[160];
+    return TB__FAIL(TB_E_MISMATCH,
+                    "pool `%s` holds %s (%zu bytes), a write of %s (%zu bytes) does not fit: "
+                    "register another pool, or one with capacity_bytes",
+                    pool->name, tb_tensor_describe(&pool->proto, wanted, sizeof wanted),
+                    pool->proto_bytes, tb_tensor_describe(tensor, given, sizeof given), bytes);
+}
+
+static tb_status check_varying(const tb_pool *pool, const tb_tensor *tensor, size_t bytes)
+{
+    char given[160];
+    if (tensor->dtype != pool->proto.dtype) {
+        char name[32];
+        return TB__FAIL(TB_E_MISMATCH, "pool `%s` holds %s, a write of %s does not fit", pool->name,
+                        tb_dtype_name(pool->proto.dtype, name),
+                        tb_tensor_describe(tensor, given, sizeof given));
+    }
+    if (bytes > pool->segment.view.slot_bytes) {
+        return TB__FAIL(TB_E_MISMATCH,
+                        "pool `%s` has slots of %llu bytes, a write of %s has %zu bytes",
+                        pool->name, (unsigned long long)pool->segment.view.slot_bytes,
+                        tb_tensor_describe(tensor, given, sizeof given), bytes);
+    }
+    return TB_OK;
+}
+
+tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_ns, tb_handle *out)
+{
+    if (pool == NULL || tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", pool == NULL ? "pool" : "tensor");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    if (pool->require_zero_copy) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool `%s` forbids copies (require_zero_copy): use tb_pool_loan()",
+                        pool->name);
+    }
+    size_t bytes;
+    TB__TRY(tb_tensor_bytes(tensor, &bytes));
+    if (tensor->device != TB_CPU) {
+        return TB__FAIL(TB_E_UNSUPPORTED, "pool `%s`: the source is on device 0x%x", pool->name,
+                        (unsigned)tensor->device);
+    }
+    if (tensor->data == NULL && bytes > 0) {
+        return TB__FAIL(TB_E_INVALID, "pool `%s`: the source of %zu bytes is NULL", pool->name,
+                        bytes);
+    }
+    TB__TRY(pool->varying ? check_varying(pool, tensor, bytes) : check_fixed(pool, tensor, bytes));
+    tb_loan *loan;
+    TB__TRY(tb_pool_loan(pool, timeout_ns, &loan));
+    if (pool->varying) {
+        tb_status status = tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL);
+        if (status != TB_OK) {
+            tb_loan_cancel(loan);
+            return status;
+        }
+    }
+    if (tb_tensor_is_packed(tensor)) {
+        tb__copy_store(loan->tensor.data, tensor->data, bytes,
+                       pool->slots * pool->segment.view.slot_stride);
+    } else {
+        tb__copy_strided(loan->tensor.data, tensor);
+    }
+    loan->copies = 1;
+    tb__a64_add_relaxed(&pool->segment.counters->copies, 1);
+    tb__a64_add_relaxed(&pool->segment.counters->copied_bytes, bytes);
+    return tb_loan_publish(loan, out);
+}

@@ -1,0 +1,127 @@
+/* The lease protocol: hazard pointers across processes.
+ *
+ * Each slot has a generation: even and not 0, a complete frame; odd with the highest bit clear, being
+ * written; odd with the highest bit set, *claimed*: the owner is about to take the frame away and
+ * looks once more whether somebody leased it; 0, never written.
+ *
+ * Reader: see g; store g in a free entry of its page; see g again: leased.
+ * Owner: see g in no entry; mark the slot claimed; see g in no entry again: the slot is its own.
+ * Both sides store before they look (sequentially consistent), so at least one sees the other.
+ * tests/model proves it, with every rule's removal caught. */
+#ifndef TB_SEGMENT_LEASE_H
+#define TB_SEGMENT_LEASE_H
+
+#include "segment/atomics.h"
+#include "segment/page.h"
+
+#define TB__GEN_TOP (UINT64_C(1) << 63)
+
+/* The generation after g: 0 is skipped when the counter wraps. */
+static inline uint64_t tb__gen_next(uint64_t g)
+{
+    return g + 2 != 0 ? g + 2 : 2;
+}
+
+static inline uint64_t tb__gen_claimed(uint64_t g)
+{
+    return g | 1 | TB__GEN_TOP;
+}
+
+/* Mark of a write that will follow `head`. */
+static inline uint64_t tb__gen_writing(uint64_t head)
+{
+    return (head + 1) & ~TB__GEN_TOP;
+}
+
+static inline int tb__gen_is_claimed(uint64_t word)
+{
+    return (word & 1) != 0 && (word & TB__GEN_TOP) != 0;
+}
+
+static inline int tb__gen_is_frame(uint64_t word)
+{
+    return (word & 1) == 0 && word != 0;
+}
+
+/* Frames from a (exclusive) to b. Generations lie less than half the counter apart. */
+static inline int64_t tb__gen_distance(uint64_t a, uint64_t b)
+{
+    return (int64_t)(b - a) / 2;
+}
+
+/* The frame that a slot's word stands for and that lies in (after, head]; 0 if none. A claimed frame
+ * is one: it may yet be put back. Its highest bit was lost in the mark, so both are tried. */
+static inline uint64_t tb__gen_in_window(uint64_t word, uint64_t after, uint64_t head)
+{
+    uint64_t g = word & ~UINT64_C(1);
+    if (!tb__gen_is_frame(word) && !tb__gen_is_claimed(word)) {
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (g != 0 && tb__gen_distance(after, g) > 0 && tb__gen_distance(g, head) >= 0) {
+            return g;
+        }
+        if (!tb__gen_is_claimed(word)) {
+            return 0;
+        }
+        g ^= TB__GEN_TOP;
+    }
+    return 0;
+}
+
+enum tb__lease_result {
+    TB__LEASE_HELD,
+    TB__LEASE_STALE,
+    TB__LEASE_CLAIMED,        /* look again in a moment */
+};
+
+/* Reader: lease generation g of the slot whose word is `gen`, in `entry`, which is the caller's and
+ * reads 0. With the owner dead for good (`owner_gone`) a claimed frame was not touched and never will
+ * be: it can be leased. Unless HELD, the entry reads 0 again; the caller rings a waiting owner. */
+static inline enum tb__lease_result tb__lease_try(const struct tb__a64 *gen, struct tb__a64 *entry,
+                                                  uint64_t g, int owner_gone)
+{
+    /* Pairs with the owner's release store at publish: the payload of g is visible. */
+    uint64_t seen = tb__a64_load_acquire(gen);
+    int claimed = seen == tb__gen_claimed(g);
+    if (seen != g && !(claimed && owner_gone)) {
+        return claimed ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
+    }
+    /* seq_cst: store the claim before looking again; pairs with the owner's mark and second look. */
+    tb__a64_store_seq(entry, g);
+    uint64_t again = tb__a64_load_seq(gen);
+    if (again == seen) {
+        return TB__LEASE_HELD;
+    }
+    tb__a64_store_seq(entry, 0);
+    return again == tb__gen_claimed(g) ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
+}
+
+/* Reader: note that entries up to `index` may be in use, before the first is. */
+static inline void tb__lease_note_entry(struct tb__page_shm *page, uint32_t index)
+{
+    uint32_t used = tb__a32_load_relaxed(&page->entries_used);
+    while (used <= index && !tb__a32_cas(&page->entries_used, &used, index + 1)) {
+    }
+}
+
+/* Owner: whether an entry of the page holds g. Scans the near line, and far entries as far as the
+ * reader ever used them; what a reader claims about that hurts only itself. */
+static inline int tb__lease_page_holds(const struct tb__page_shm *page, uint64_t g)
+{
+    /* seq_cst loads: they come after the mark; plain loads on x86. */
+    int held = tb__a64_load_seq(&page->entries[0]) == g;
+    held |= tb__a64_load_seq(&page->entries[1]) == g;
+    held |= tb__a64_load_seq(&page->entries[2]) == g;
+    held |= tb__a64_load_seq(&page->entries[3]) == g;
+    uint32_t used = tb__a32_load_seq(&page->entries_used);
+    if (__builtin_expect(used > TB__NEAR_ENTRIES, 0)) {
+        used = used < TB__MAX_ENTRIES ? used : TB__MAX_ENTRIES;
+        for (uint32_t i = TB__NEAR_ENTRIES; i < used; i++) {
+            held |= tb__a64_load_seq(&page->far_entries[i - TB__NEAR_ENTRIES]) == g;
+        }
+    }
+    return held;
+}
+
+#endif
