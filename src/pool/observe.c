@@ -1,0 +1,177 @@
+/* Observers: tools' view of a pool. A user's thread. */
+#include "pool/observe.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "pool/state.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define ANSWER_PATIENCE_NS INT64_C(5000000000)
+
+struct tb__observer {
+    struct tb__lifeline *line;
+    struct tb__segment segment;
+    char name[TB__NAME_SIZE];
+};
+
+tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *count)
+{
+    TB__TRY(tb__bus_check(bus));
+    struct tb__lifeline *line;
+    TB__TRY(tb__bus_connect(bus, owner, 0, tb__now_ns(), &line));
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(line, TB__MSG_POOL_LIST, NULL, 0, NULL, 0,
+                                         tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+    if (status == TB_OK) {
+        int terminated = reply.body_bytes == 0 || reply.body[reply.body_bytes - 1] == '\0';
+        if (reply.type != TB__MSG_POOL_NAMES || !terminated) {
+            status = TB__FAIL(TB_E_PROTOCOL, "malformed list of pools from `%s`", owner);
+        } else {
+            *count = 0;
+            for (uint32_t i = 0; i < reply.body_bytes; i++) {
+                *count += reply.body[i] == '\0';
+            }
+            *out = (char *)reply.body;
+            reply.body = NULL;
+        }
+    }
+    tb__reply_fini(&reply);
+    tb__lifeline_unref(line);
+    return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer", owner)
+                              : status;
+}
+
+static tb_status map_observed(tb__observer *observer, const struct tb__reply *reply)
+{
+    struct tb__pool_wire answer;
+    TB__TRY(tb__reply_body(reply, TB__MSG_POOL, &answer, sizeof answer, 1));
+    if (!tb__wire_name_ok(answer.name, sizeof answer.name, 0)) {
+        return TB__FAIL(TB_E_PROTOCOL, "malformed answer about a pool");
+    }
+    tb__name_copy(observer->name, answer.name);
+    struct stat info;
+    int seals = fcntl(reply->fds[0], F_GET_SEALS);
+    int sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+    if (fstat(reply->fds[0], &info) != 0 || info.st_size <= 0 ||
+        (!sealed && !(answer.flags & TB__POOL_EXPORTED))) {
+        return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its segment is no sealed memory", answer.name);
+    }
+    uint64_t bytes = (uint64_t)info.st_size;
+    uint8_t *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, reply->fds[0], 0);
+    if (base == MAP_FAILED) {
+        return TB__FAIL(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer.name,
+                        (unsigned long long)bytes);
+    }
+    observer->segment.base = base;
+    observer->segment.view.segment_bytes = bytes;
+    struct tb__doradma_view view;
+    TB__TRY(tb__doradma_check(base, bytes, &view));
+    if (view.segment_bytes != bytes) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment_bytes %llu in the header, %llu mapped",
+                        answer.name, (unsigned long long)view.segment_bytes,
+                        (unsigned long long)bytes);
+    }
+    observer->segment.view = view;
+    tb__segment_bind(&observer->segment);
+    return TB_OK;
+}
+
+tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
+{
+    TB__TRY(tb__bus_check(bus));
+    char owner[TB__NAME_SIZE];
+    struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_NAME};
+    TB__TRY(tb__name_split(path, owner, wire.name));
+    tb__observer *observer = calloc(1, sizeof *observer);
+    if (observer == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for an observer");
+    }
+    tb_status status = tb__bus_connect(bus, owner, 0, tb__now_ns(), &observer->line);
+    if (status == TB_OK) {
+        struct tb__reply reply;
+        tb__lifeline_open_lock(observer->line);
+        status = tb__lifeline_call(observer->line, TB__MSG_POOL_OBSERVE, &wire, sizeof wire, NULL,
+                                   0, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+        tb__lifeline_open_unlock(observer->line);
+        if (status == TB_OK) {
+            status = map_observed(observer, &reply);
+        }
+        tb__reply_fini(&reply);
+    }
+    if (status != TB_OK) {
+        tb__observer_close(observer);
+        return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer", owner)
+                                  : status;
+    }
+    *out = observer;
+    return TB_OK;
+}
+
+void tb__observer_close(tb__observer *observer)
+{
+    if (observer == NULL) {
+        return;
+    }
+    if (observer->segment.base != NULL) {
+        munmap(observer->segment.base, observer->segment.view.segment_bytes);
+    }
+    tb__lifeline_unref(observer->line);
+    free(observer);
+}
+
+void tb__observer_look(const tb__observer *observer, struct tb__observation *out)
+{
+    const struct tb__segment *segment = &observer->segment;
+    const struct tb__doradma_view *view = &segment->view;
+    const struct tb__counters_shm *counters = segment->counters;
+    *out = (struct tb__observation){
+        .slots = view->slot_count,
+        .max_leases = view->max_leases,
+        .policy = (tb_policy)view->policy,
+        .varying = (view->flags & TB__GEOMETRY_VARYING) != 0,
+        .exported = (view->flags & TB__GEOMETRY_EXPORT) != 0,
+        .slot_bytes = view->slot_bytes,
+        .segment_bytes = view->segment_bytes,
+        .registered_ns = tb__a64_load_relaxed(&counters->registered_ns),
+        .lane = (tb_lane)tb__a64_load_relaxed(&counters->lane),
+    };
+    tb__name_copy(out->name, observer->name);
+    tb_tensor tensor = {.dtype = view->dtype, .ndim = view->ndim};
+    memcpy(tensor.shape, view->shape, sizeof tensor.shape);
+    tb_tensor_describe(&tensor, out->tensor, sizeof out->tensor);
+    uint64_t head = tb__a64_load_acquire(segment->head);
+    out->sequence = head >> 1;
+    for (uint32_t s = 0; head != 0 && s < view->slot_count; s++) {
+        if (tb__a64_load_acquire(&segment->gens[s]) == head) {
+            out->newest_stamp_ns = tb__a64_load_relaxed(&segment->records[s].stamp_ns);
+        }
+    }
+    out->stats = (tb_pool_stats){
+        .size = sizeof out->stats,
+        .frames = tb__a64_load_relaxed(&counters->frames),
+        .bytes = tb__a64_load_relaxed(&counters->bytes),
+        .copies = tb__a64_load_relaxed(&counters->copies),
+        .copied_bytes = tb__a64_load_relaxed(&counters->copied_bytes),
+        .drops = tb__a64_load_relaxed(&counters->drops),
+        .overwrites = tb__a64_load_relaxed(&counters->overwrites),
+        .waits = tb__a64_load_relaxed(&counters->waits),
+        .wakeups = tb__a64_load_relaxed(&counters->wakeups),
+        .readers = (uint32_t)tb__a64_load_relaxed(&counters->readers),
+        .slots = view->slot_count,
+        .freed = (uint32_t)tb__a64_load_relaxed(&counters->freed),
+        .slot_bytes = view->slot_bytes,
+    };
+}
+
+int tb__observer_ended(const tb__observer *observer)
+{
+    return tb__lifeline_is_dead(observer->line) || tb__lifeline_said_goodbye(observer->line);
+}
