@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# Check the models of this folder with spin: the rules as they are (no error may be found), then each
+# rule taken out (its error must be found, and be the expected one). One line each, then the sums.
+#
+# Usage: run.sh [--full] [PATTERN]
+#   --full    also the larger configurations (about 20 minutes, 8 GiB)
+#   PATTERN   only the lines whose title matches this extended regular expression
+# Needs spin and a C compiler. JOBS sets how many searches run side by side (default: the cores).
+set -u
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+full=0
+pattern=.
+for argument in "$@"; do
+    case $argument in
+    --full) full=1 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -*) echo "run.sh: unknown option $argument (see --help)" >&2; exit 2 ;;
+    *) pattern=$argument ;;
+    esac
+done
+cc=${CC:-cc}
+for tool in spin "$cc"; do
+    if ! command -v "$tool" >/dev/null; then
+        echo "run.sh: $tool is missing; the models need it (Debian: apt-get install spin gcc)" >&2
+        exit 1
+    fi
+done
+
+work=$(mktemp -d) || exit 1
+running=()
+finish() {
+    for pid in "${running[@]}"; do
+        kill -- "-$pid" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+# Each search is a process group of its own, so that it can be ended with its children.
+set -m
+
+# What the user of a broken protocol would meet, and the assertions that say so.
+declare -A sign=(
+    [torn]='true_lease\[|true_stream\[|true_frame\[s\]==|true_writer|true_read'
+    [stale]='gen\[s\]!='
+    [lost]='true_got|cursor\[r\]>=|cursor\[r\]!=after'
+    [newest]='<head'
+    [leaked]='entry\[i\]==0'
+    [disturbed]='true_before'
+    [unbounded]='waits<='
+    [backwards]='taken\[r\]<=g'
+    [unmapped]='true_mapped'
+    [hidden]='head==\(2'
+    [stuck]='invalid end state'
+)
+
+# search DIR KIND TITLE WANTED FILE DEFINES...: one search; its line goes to DIR/line, and DIR/bad
+# exists when it is a surprise.
+search() {
+    local dir=$1 kind=$2 title=$3 wanted=$4 file=$5
+    shift 5
+    local limit=2048
+    [ "$full" = 1 ] && limit=8192
+    cd "$dir" || exit 1
+    if ! { spin "$@" -a "$here/$file" &&
+        "$cc" -O2 -w -DSAFETY -DCOLLAPSE -DMEMLIM=$limit -o pan pan.c; } >build 2>&1; then
+        { echo "FAIL $title: does not build"; sed 's/^/     /' build; } >line
+        touch bad
+        return
+    fi
+    ./pan -m2000000 -w22 >out 2>&1
+    local states cause
+    states=$(sed -n 's/^ *\([0-9]*\) states, stored.*/\1/p' out)
+    cause=$(sed -n 's/^pan:[0-9]*: \(.*\) (at depth.*/\1/p' out | head -n 1)
+    if grep -q 'errors: 0' out; then
+        if grep -qiE 'too small|out of memory|not completed|reached -DMEMLIM' out; then
+            echo "FAIL $title: the search was cut short ($states states)" >line
+            touch bad
+        elif [ "$kind" = ok ]; then
+            echo "ok   $title: $states states" >line
+        else
+            echo "FAIL $title: nothing found in $states states" >line
+            touch bad
+        fi
+    elif [ -z "$cause" ]; then
+        { echo "FAIL $title: the search broke"; sed 's/^/     /' out | head -n 5; } >line
+        touch bad
+    elif [ "$kind" = ok ]; then
+        {
+            echo "FAIL $title: $cause"
+            spin "$@" -t -p -k ./*.trail "$here/$file" 2>/dev/null | tail -n 40 | sed 's/^/     /'
+        } >line
+        touch bad
+    elif grep -qE "${sign[$wanted]}" <<<"$cause"; then
+        echo "ok   caught: $title: $wanted" >line
+    else
+        echo "FAIL $title: expected \"$wanted\", found $cause" >line
+        touch bad
+    fi
+}
+
+passed=0
+failed=0
+# Print the searches that have ended, and forget them.
+report() {
+    local dir pid left=()
+    for dir in "$work"/*/; do
+        [ -e "$dir/done" ] || continue
+        cat "$dir/line"
+        if [ -e "$dir/bad" ]; then
+            failed=$((failed + 1))
+        else
+            passed=$((passed + 1))
+        fi
+        rm -rf "$dir"
+    done
+    for pid in "${running[@]}"; do
+        kill -0 "$pid" 2>/dev/null && left+=("$pid")
+    done
+    running=("${left[@]}")
+}
+
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 1)}
+number=0
+start() {
+    [[ $2 =~ $pattern ]] || return 0
+    while [ "${#running[@]}" -ge "$jobs" ]; do
+        wait -n "${running[@]}" 2>/dev/null
+        report
+    done
+    number=$((number + 1))
+    local dir
+    dir=$work/$(printf '%03d' "$number")
+    mkdir "$dir"
+    { search "$dir" "$@"; touch "$dir/done"; } &
+    running+=($!)
+}
+# ok TITLE FILE DEFINES...
+ok() { start ok "$1" - "${@:2}"; }
+# caught TITLE WANTED FILE DEFINES...
+caught() { start caught "$@"; }
+# more TITLE FILE DEFINES...: like ok, in the full run only
+more() { [ "$full" = 0 ] || ok "$@"; }
+
+one="-DHOLDS0=1"                       # two readers, one hold each
+alone="-DHOLDS1=0"                     # one reader, two holds
+threads="-DWRITERS=2 -DSLOTS=3 -DHOLDS0=1 -DHOLDS1=0"
+
+ok "lease: latest, 2 slots, several holds" lease.pml
+ok "lease: latest, 1 slot" lease.pml -DSLOTS=1
+ok "lease: latest, 3 slots" lease.pml -DSLOTS=3 $one
+ok "lease: every, 2 slots, one reader wants all" lease.pml -DEVERY=1
+ok "lease: every, 1 slot (turns)" lease.pml -DEVERY=1 -DSLOTS=1 -DWRITES=4
+ok "lease: every, 2 slots, both readers want all" lease.pml -DEVERY=3 -DWRITES=4
+ok "lease: every, two threads of one reader" lease.pml -DEVERY=1 -DTHREADS=2 $alone
+ok "lease: leased slots are left alone" lease.pml -DDISTURB $one
+ok "lease: by-handle reads wait once at most" lease.pml -DBOUNDED $one
+ok "lease: clearing the entry while waiting is safe" lease.pml -DCLEAR_WHILE_WAITING $one
+ok "lease: a reader dies" lease.pml -DDEATHS=1
+ok "lease: the owner dies" lease.pml -DDEATHS=4
+ok "lease: an every-reader dies" lease.pml -DEVERY=1 -DDEATHS=1 $one
+ok "lease: release by a stream" lease.pml -DSTREAM=1 $alone -DWRITES=4
+ok "lease: release by a stream, everyone may die" lease.pml -DSTREAM=1 $alone -DDEATHS=3
+ok "lease: scanning only used entries" lease.pml -DFAR $alone -DWRITES=4
+ok "lease: cancelled loans" lease.pml -DCANCEL $one
+ok "lease: two writing threads, 3 slots" lease.pml $threads -DCANCEL
+ok "lease: two writing threads, 3 slots, every" lease.pml $threads -DEVERY=1 -DCANCEL
+ok "lease: two writing threads, the owner dies" lease.pml $threads -DSLOTS=2 -DDEATHS=2
+ok "lease: two writing threads, waits are bounded" lease.pml $threads -DSLOTS=2 -DBOUNDED
+more "lease: latest, 2 slots, 4 writes" lease.pml -DWRITES=4
+more "lease: latest, 2 slots, release by a stream" lease.pml -DSTREAM=1
+more "lease: latest, 2 slots, stream, a reader dies" lease.pml -DSTREAM=1 -DDEATHS=1
+more "lease: latest, 3 slots, several holds" lease.pml -DSLOTS=3 -DWRITES=4
+more "lease: latest, everyone may die" lease.pml $one -DDEATHS=7
+more "lease: latest, three readers" lease.pml $one -DHOLDS2=1
+more "lease: every, everyone may die" lease.pml $one -DEVERY=1 -DDEATHS=7
+more "lease: two writing threads, 4 writes" lease.pml $threads -DWRITES=4
+more "lease: two writing threads, every, 5 writes" lease.pml $threads -DEVERY=1 -DWRITES=5
+
+caught "without the first scan" disturbed lease.pml -DNO_PRESCAN -DDISTURB $one
+caught "without the claimed mark" torn lease.pml -DNO_CLAIM $one
+caught "without the second scan" torn lease.pml -DNO_SECOND_SCAN $one
+caught "without the reader's second read" torn lease.pml -DNO_SECOND_READ $one
+caught "without waiting at the claimed mark" stale lease.pml -DNO_WAIT_CLAIMED $one
+caught "without keeping the entry while waiting" unbounded lease.pml -DCLEAR_WHILE_WAITING -DBOUNDED $one
+caught "without putting the generation back" stuck lease.pml -DNO_PUT_BACK $one
+caught "without clearing a failed entry" leaked lease.pml -DNO_CLEAR $one
+caught "without release after the last read" torn lease.pml -DNO_RELEASE_LAST $one
+caught "without the odd generation before the payload" torn lease.pml -DNO_ODD_FIRST -DDEATHS=4 $one
+caught "without taking a dead owner's claimed frame" stuck lease.pml -DNO_DEAD_CLAIM -DDEATHS=4 $one
+caught "without looking again after a death" torn lease.pml -DNO_LOOK_AFTER_DEATH -DDEATHS=4 $one
+caught "without letting a dead owner's threads end" torn lease.pml -DNO_GRACE -DDEATHS=4 $one
+caught "without letting a dead reader's threads end" torn lease.pml -DNO_GRACE -DDEATHS=1 $one
+caught "without voiding the leases of the dead" stuck lease.pml -DNO_VOID -DDEATHS=1 $one
+caught "without sparing the newest" newest lease.pml -DNO_NEWEST $one
+caught "without looking at cursors" lost lease.pml -DNO_TAKEN -DEVERY=1 $one
+caught "without leasing before the cursor" lost lease.pml -DNO_TAKE_AFTER_LEASE -DEVERY=1 $one
+caught "without the head before the walk" lost lease.pml -DNO_HEAD_FIRST -DEVERY=1 -DWRITES=4 $one
+caught "without raising the cursor only" backwards lease.pml -DNO_RAISE -DEVERY=1 -DTHREADS=2 $alone
+caught "without one entry per hold" torn lease.pml -DNO_ENTRY_PER_HOLD
+caught "without a read after holding again" torn lease.pml -DNO_HOLD_READ
+caught "without noting an entry before its use" torn lease.pml -DNO_NOTE_ENTRY -DFAR
+caught "without reusing entries only at 0" torn lease.pml -DNO_ENTRY_ZERO -DSTREAM=1
+caught "without the stream clearing its entry" torn lease.pml -DNO_STREAM_CLEARS -DSTREAM=1
+caught "without waiting for a dead reader's stream" torn lease.pml -DNO_STREAM_OUTLIVES -DSTREAM=1 -DDEATHS=1
+caught "without compare-and-swap between writers" torn lease.pml -DNO_SWAP $threads
+caught "without sparing what waits for its turn" newest lease.pml -DNO_BELOW_HEAD -DWRITES=4 $threads
+caught "without turns at the head" lost lease.pml -DNO_TURNS -DEVERY=1 $threads
+caught "without numbering at publish" hidden lease.pml -DNO_NUMBER_AT_PUBLISH -DEVERY=1 -DCANCEL $threads
+
+while [ "${#running[@]}" -gt 0 ]; do
+    wait -n "${running[@]}" 2>/dev/null
+    report
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
