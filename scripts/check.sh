@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# The tests, in stages; each stage's tests are counted and the last line is
+# "N passed, N failed, N skipped" over all of them.
+#
+# Usage: check.sh STAGE...
+#   plain  build, then everything: units, processes, command line, corpora of the fuzz targets
+#   model  the lease protocol and its wake-ups, model-checked
+#   asan   a build with AddressSanitizer and UBSan: units, processes, corpora
+#   tsan   a build with ThreadSanitizer: the tests of races on one mapping
+#   soak   build, then the process tests and the models at full size (hours)
+# JOBS: tests side by side (default: the cores). Exit status: 0 only when something passed and nothing
+# failed. Needs neither a terminal nor standard input.
+set -u
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+exec </dev/null
+jobs=${JOBS:-$(nproc)}
+plain=${BUILD:-build}
+passed=0
+failed=0
+skipped=0
+failures=()
+
+note_failure() {
+    failed=$((failed + 1))
+    failures+=("$1")
+}
+
+build() { # build STAGE FOLDER ARGUMENT...: a build that fails counts as one failed test
+    local stage=$1
+    shift
+    scripts/build.sh "$@" && return 0
+    note_failure "$stage: the build"
+    return 1
+}
+
+# Each test of a CTest run has one line: " 3/90 Test  #3: name .....   Passed    0.01 sec", or
+# "***Failed", "***Timeout", "***Skipped" and the like.
+count_tests() { # count_tests STAGE LOG
+    local line name found=0
+    while IFS= read -r line; do
+        name=${line#*: }
+        name=${name%% *}
+        found=$((found + 1))
+        case $line in
+        *'***Skipped'*) skipped=$((skipped + 1)) ;;
+        *' Passed '*) passed=$((passed + 1)) ;;
+        *) note_failure "$1: $name" ;;
+        esac
+    done < <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: ' "$2")
+    [ "$found" -gt 0 ] || note_failure "$1: no test was run"
+}
+
+run_tests() { # run_tests STAGE FOLDER CTEST-ARGUMENT...
+    local stage=$1 folder=$2
+    shift 2
+    (cd "$folder" && exec ctest --parallel "$jobs" --output-on-failure "$@") 2>&1 |
+        tee "$folder/ctest.log"
+    count_tests "$stage" "$folder/ctest.log"
+}
+
+stage_plain() {
+    build plain "$plain" && run_tests plain "$plain"
+}
+
+stage_model() {
+    local log sums
+    log=$(mktemp) || return
+    # Whatever it says, it must end with its sums and a status that fits them.
+    if JOBS=$jobs tests/model/run.sh "$@" 2>&1 | tee "$log"; then :; fi
+    local status=${PIPESTATUS[0]}
+    sums=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)
+    if [ -z "$sums" ]; then
+        note_failure "model: no result"
+    else
+        passed=$((passed + ${sums% *}))
+        while IFS= read -r line; do
+            note_failure "model: ${line#FAIL }"
+        done < <(grep '^FAIL ' "$log")
+        if [ "$status" -ne 0 ] && [ "${sums#* }" -eq 0 ]; then
+            note_failure "model: status $status"
+        fi
+    fi
+    rm -f "$log"
+}
+
+stage_asan() {
+    export ASAN_OPTIONS=${ASAN_OPTIONS-detect_stack_use_after_return=1:strict_string_checks=1}
+    export UBSAN_OPTIONS=${UBSAN_OPTIONS-print_stacktrace=1:halt_on_error=1}
+    build asan build-asan -DTB_SANITIZE=address,undefined -DTB_BUILD_EXAMPLES=OFF &&
+        run_tests asan build-asan -L 'unit|proc|fuzz'
+}
+
+stage_tsan() {
+    export TSAN_OPTIONS=${TSAN_OPTIONS-halt_on_error=1:second_deadlock_stack=1}
+    build tsan build-tsan -DTB_SANITIZE=thread -DTB_BUILD_EXAMPLES=OFF -DTB_BUILD_CLI=OFF \
+        -- tests_tsan && run_tests tsan build-tsan -L tsan
+}
+
+stage_soak() {
+    export TB_TEST_FULL=1
+    build soak "$plain" -DTB_BUILD_TESTS=ON && run_tests soak "$plain" -L 'unit|proc'
+    stage_model --full
+}
+
+for stage in "$@"; do
+    case $stage in
+    plain | model | asan | tsan | soak) ;;
+    *) echo "check.sh: unknown stage $stage" >&2; exit 2 ;;
+    esac
+    began=$SECONDS
+    echo "== $stage"
+    "stage_$stage"
+    echo "== $stage: $((SECONDS - began)) s"
+done
+
+if [ "$failed" -gt 0 ]; then
+    printf 'failed: %s\n' "${failures[@]}"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
