@@ -133,13 +133,16 @@ static int wait_step(pid_t pid, const sigset_t *signals, int *out_signal)
     int64_t kill_at_ns = INT64_MAX;
     *out_signal = 0;
     for (;;) {
+        siginfo_t ended = {0};
         int status;
-        pid_t got = waitpid(pid, &status, WNOHANG);
-        if (got == pid) {
-            return status;
-        }
-        if (got < 0 && errno != EINTR) {
+        if (waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 && errno != EINTR) {
             return -1;
+        }
+        if (ended.si_pid == pid) {
+            if (*out_signal != 0) { /* what a shell has in the background ignores Ctrl-C */
+                kill(-pid, SIGKILL);
+            }
+            return waitpid(pid, &status, 0) == pid ? status : -1;
         }
         if (tb__now_ns() >= kill_at_ns) {
             kill(-pid, SIGKILL);
