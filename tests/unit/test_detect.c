@@ -36,19 +36,20 @@ static void film_end(struct film *film)
     munmap(film->rgb, film->bytes);
 }
 
-/* A street without traffic: soft stripes in both directions, moved by (dx, dy) pixels. */
+/* A street without traffic: walls of many shades, moved by (dx, dy) pixels. */
 static void draw_background(struct film *film, int dx, int dy, int brightness)
 {
     assert_int_equal(mprotect(film->rgb, film->bytes, PROT_READ | PROT_WRITE), 0);
     for (int y = 0; y < HEIGHT; y++) {
         for (int x = 0; x < WIDTH; x++) {
-            const double wave = 40 * sin((x + dx) / 9.0) + 30 * sin((y + dy) / 7.0);
-            memset(film->rgb + ((size_t)y * WIDTH + (size_t)x) * 3, brightness + (int)wave, 3);
+            const uint32_t wall = (uint32_t)((x + dx + 1000) / 21 * 31 + (y + dy + 1000) / 17);
+            const int shade = (int)(wall * 2654435761u >> 24) * 70 / 255 - 35;
+            memset(film->rgb + ((size_t)y * WIDTH + (size_t)x) * 3, brightness + shade, 3);
         }
     }
 }
 
-static void draw_square(struct film *film, int left, int top, int side)
+static void draw_shaded_square(struct film *film, int left, int top, int side, int shade)
 {
     for (int y = top; y < top + side; y++) {
         for (int x = left; x < left + side; x++) {
@@ -58,6 +59,11 @@ static void draw_square(struct film *film, int left, int top, int side)
             }
         }
     }
+}
+
+static void draw_square(struct film *film, int left, int top, int side)
+{
+    draw_shaded_square(film, left, top, side, 250);
 }
 
 static void film_show(struct film *film)
@@ -138,6 +144,26 @@ static void tells_two_objects_apart(void **state)
         }
     }
     assert_true(both > 25);
+    film_end(&film);
+}
+
+static void follows_slow_light(void **state)
+{
+    (void)state;
+    struct film film;
+    film_begin(&film);
+    int both = 0;
+    for (int i = 0; i < 140; i++) {
+        draw_background(&film, 0, 0, 60 + i / 2); /* the sun comes out: 60 of 255 in the end */
+        if (i > 100) {
+            draw_shaded_square(&film, 10 + 4 * (i - 100), 100, 40, 5);
+            draw_shaded_square(&film, 300 - 4 * (i - 100), 100, 40, 5);
+        }
+        film_show(&film);
+        assert_true(i > 100 || film.count == 0);
+        both += film.count == 2;
+    }
+    assert_true(both > 15); /* two on one level, not one across the changed wall between them */
     film_end(&film);
 }
 
@@ -254,6 +280,7 @@ int main(void)
         cmocka_unit_test(finds_nothing_where_nothing_moves),
         cmocka_unit_test(follows_one_object_under_one_number),
         cmocka_unit_test(tells_two_objects_apart),
+        cmocka_unit_test(follows_slow_light),
         cmocka_unit_test(ignores_a_swaying_camera),
         cmocka_unit_test(starts_anew_after_a_cut),
         cmocka_unit_test(forgets_an_object_that_stopped),
