@@ -3,6 +3,8 @@
 #ifndef TB_BASE_ERROR_H
 #define TB_BASE_ERROR_H
 
+#include <errno.h>
+
 #include <tensorbus/status.h>
 
 /* Record {status, errno_value, where, text} for this thread and return `status`. */
