@@ -54,8 +54,7 @@ static void draw_shaded_square(struct film *film, int left, int top, int side, i
     for (int y = top; y < top + side; y++) {
         for (int x = left; x < left + side; x++) {
             if (x >= 0 && y >= 0 && x < WIDTH && y < HEIGHT) {
-                memcpy(film->rgb + ((size_t)y * WIDTH + (size_t)x) * 3, (uint8_t[3]){250, 250, 240},
-                       3);
+                memset(film->rgb + ((size_t)y * WIDTH + (size_t)x) * 3, shade, 3);
             }
         }
     }
