@@ -26,10 +26,10 @@
 #define TB__FLOW_ENV_MAX 256          /* keys of one `env` map */
 #define TB__FLOW_ARGS_MAX 1024        /* words of `args`, words of a `build` line */
 #define TB__FLOW_BUILD_MAX 64         /* `build` lines of a node */
-#define TB__FLOW_VALUE_MAX 131071u    /* bytes of one expanded value: what execve() takes */
+#define TB__FLOW_VALUE_MAX 131071u    /* bytes of one argument or KEY=value: what execve() takes */
 #define TB__FLOW_TEXT_MAX (16u << 20) /* bytes of all expanded text of a flow */
 #define TB__FLOW_QUEUE_DEFAULT 10u
-#define TB__FLOW_QUEUE_MAX 10000u
+#define TB__FLOW_QUEUE_MAX 65536u
 #define TB__FLOW_RESTARTS_MAX 1000000u
 #define TB__FLOW_SECONDS_MAX 31536000 /* `input_timeout`, `restart_delay`, timers: one year */
 #define TB__FLOW_PERIOD_MIN_NS 1000   /* the shortest timer */

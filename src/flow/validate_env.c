@@ -69,7 +69,12 @@ static void take_entry(struct tb__checker *checker, const struct tb__yaml *value
     /* After a problem the key is there with an empty value: what uses it is not reported as well.
      */
     const char *expanded = "";
-    tb__check_expanded(checker, what, value, &expanded);
+    if (tb__check_expanded(checker, what, value, &expanded) &&
+        strlen(key->text) + 1 + strlen(expanded) > TB__FLOW_VALUE_MAX) {
+        tb__problem(checker->problems, value->place,
+                    "%s of %s is longer than %u bytes with its name", what, checker->scope.owner,
+                    TB__FLOW_VALUE_MAX);
+    }
     put(checker, (struct tb__flow_env){.key = key->text, .value = expanded, .place = key->place});
 }
 

@@ -6,6 +6,9 @@
 
 #include "base/checked.h"
 #include "base/name.h"
+#include "segment/stream_ring.h"
+
+_Static_assert(TB__FLOW_QUEUE_MAX == TB__QUEUE_MAX, "what a file may ask for is what a stream has");
 
 #define SECOND_NS 1000000000ull
 #define YEAR_NS ((uint64_t)TB__FLOW_SECONDS_MAX * SECOND_NS)

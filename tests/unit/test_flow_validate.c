@@ -143,8 +143,8 @@ static const struct mistake mistakes[] = {
     {NODE "  - {id: b, path: q, inputs: {i: a/x}}\n", 4, 34,
      "has no output `x`; its outputs: none"},
     {TWO "    inputs: {i: {source: a/image, queue_size: 0}}\n", 5, 47,
-     "`queue_size` of input `i` of node `b` must be a whole number from 1 to 10000"},
-    {TWO "    inputs: {i: {source: a/image, queue_size: 10001}}\n", 5, 47, "from 1 to 10000"},
+     "`queue_size` of input `i` of node `b` must be a whole number from 1 to 65536"},
+    {TWO "    inputs: {i: {source: a/image, queue_size: 65537}}\n", 5, 47, "from 1 to 65536"},
     {TWO "    inputs: {i: {source: a/image, queue_policy: drop}}\n", 5, 49,
      "it is one of: drop_oldest, backpressure"},
     {TWO "    inputs: {i: {source: a/image, input_timeout: -1}}\n", 5, 50, "must be seconds"},
@@ -378,6 +378,29 @@ static void variables_cannot_fill_memory(void **state)
     tb__flow_problems_fini(&problems);
 }
 
+/* execve() takes 131,071 bytes of "KEY=value", so a value has two bytes less than that with the
+ * name K. */
+static void env_ends_where_execve_does(void **state)
+{
+    const char head[] = NODE "    env: {K: ";
+    (void)state;
+    for (size_t over = 0; over < 2; over++) {
+        size_t value = TB__FLOW_VALUE_MAX - 2 + over;
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        fprintf(out, "%s%0*d}\n", head, (int)value, 0);
+        fclose(out);
+        struct tb__flow_problems problems = {0};
+        struct tb__flow *flow = NULL;
+        assert_int_equal(parse(text, size, &problems, &flow), over ? TB_E_INVALID : TB_OK);
+        assert_int_equal(problems.count, over);
+        tb__flow_destroy(flow);
+        tb__flow_problems_fini(&problems);
+        free(text);
+    }
+}
+
 static void text_over_the_limit_is_refused(void **state)
 {
     char *text = malloc(TB__FLOW_FILE_MAX + 1);
@@ -555,6 +578,7 @@ int main(void)
         cmocka_unit_test(problems_hold_no_control_characters),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(variables_cannot_fill_memory),
+        cmocka_unit_test(env_ends_where_execve_does),
         cmocka_unit_test(text_over_the_limit_is_refused),
         cmocka_unit_test(every_key_is_taken),
         cmocka_unit_test(empty_values_of_maps_and_lists_are_absent),
