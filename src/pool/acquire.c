@@ -80,8 +80,7 @@ static uint64_t choose(const tb_reader *reader, uint64_t cursor, uint64_t head, 
     const struct tb__segment *segment = &reader->segment;
     uint64_t best = 0;
     for (uint32_t s = 0; s < segment->view.slot_count; s++) {
-        uint64_t g =
-            tb__gen_in_window(tb__a64_load_relaxed(&segment->gens[s]), cursor, head);
+        uint64_t g = tb__gen_in_window(tb__a64_load_relaxed(&segment->gens[s]), cursor, head);
         if (g == 0 || (newest && g != head)) {
             continue;
         }
@@ -200,11 +199,20 @@ static int rearm_poke(tb_reader *reader)
     return worth_looking(reader);
 }
 
+static int is_freed(const tb_reader *reader)
+{
+    return tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED;
+}
+
 /* The frame that a one-slot pool is about to lose is not waited for in a loop: the head says that
  * there is one, the slot says that it is being written. */
 static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
 {
     TB__TRY(tb__bus_check(reader->bus));
+    /* Freed is freed, even if there are frames that this reader has not taken. */
+    if (__builtin_expect(is_freed(reader), 0)) {
+        return tb__reader_ended(reader);
+    }
     tb_status status = try_take(reader, newest, out);
     if (__builtin_expect(status != TB_AGAIN, 1)) {
         return status;
@@ -213,6 +221,9 @@ static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_fram
     int64_t spin_end = reader->spin_ns > 0 ? tb__now_ns() + reader->spin_ns : 0;
     for (;;) {
         tb_status ended = tb__reader_ended(reader);
+        if (ended == TB_E_FREED) {
+            return ended;
+        }
         /* Look once more: what was published before the end comes first. */
         status = try_take(reader, newest, out);
         if (status != TB_AGAIN || ended != TB_OK) {
@@ -292,8 +303,8 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
 
 /* ---- without a lease ---- */
 
-/* Copy words that another process may overwrite meanwhile: relaxed atomic loads, so that the race is
- * defined; the caller finds out from the generation whether the bytes belong together. */
+/* Copy words that another process may overwrite meanwhile: relaxed atomic loads, so that the race
+ * is defined; the caller finds out from the generation whether the bytes belong together. */
 static void copy_racing(void *to, const uint8_t *from, size_t bytes)
 {
     uint8_t *out = to;

@@ -172,6 +172,7 @@ void tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
         }
         return;
     }
+    who->request = request;
     struct tb__pool_wire answer = {.reader_id = who->reader_id,
                                    .segment_bytes = pool->segment.view.segment_bytes,
                                    .max_leases = who->max_leases,

@@ -145,7 +145,8 @@ static void serve_open(struct tb__pool_layer *layer, struct tb__lifeline *line,
         fail_not_found(layer, &wire);
         status = TB_E_NOT_FOUND;
     } else if (atomic_load(&pool->freed)) {
-        status = TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb_bus_name(layer->bus), pool->name);
+        status =
+            TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb_bus_name(layer->bus), pool->name);
     } else {
         tb__attach(pool, line, msg->request, &wire);
     }
@@ -295,6 +296,26 @@ static void cancel_pending(struct tb__pool_layer *layer, const struct tb__lifeli
     tb__bus_unlock(layer->bus);
 }
 
+/* The caller gave up while our answer was on its way: it will never map what it was sent. */
+static void cancel_answered(struct tb__pool_layer *layer, struct tb__lifeline *line,
+                            uint32_t request)
+{
+    tb__bus_lock(layer->bus);
+    for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
+        struct tb__attached *who = pool->attached;
+        while (who != NULL &&
+               !(who->line == line && who->request == request && who->page_fd >= 0)) {
+            who = who->next;
+        }
+        if (who != NULL) {
+            tb__lifeline_flight_end(line);
+            tb__detach(pool, who);
+            break;
+        }
+    }
+    tb__bus_unlock(layer->bus);
+}
+
 static void serve(void *context, struct tb__lifeline *line, struct tb__msg *msg)
 {
     struct tb__pool_layer *layer = context;
@@ -324,6 +345,7 @@ static void serve(void *context, struct tb__lifeline *line, struct tb__msg *msg)
     case TB__MSG_CANCEL:
         if (tb__wire_body(msg, &request, sizeof request, 0) == TB_OK && request != 0) {
             cancel_pending(layer, line, request);
+            cancel_answered(layer, line, request);
         }
         break;
     default:

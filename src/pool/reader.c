@@ -54,8 +54,8 @@ static tb_status map_segment(struct tb__segment *segment, int borrow_fd,
     }
     struct stat info;
     int allocated = fstat(borrow_fd, &info) == 0 && (uint64_t)info.st_blocks * 512 >= bytes;
-    uint8_t *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | (allocated ? MAP_POPULATE : 0),
-                         borrow_fd, 0);
+    uint8_t *base =
+        mmap(NULL, bytes, PROT_READ, MAP_SHARED | (allocated ? MAP_POPULATE : 0), borrow_fd, 0);
     if (base == MAP_FAILED) {
         return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer->name,
                               (unsigned long long)bytes);
@@ -145,6 +145,14 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
     struct tb__reply reply;
     tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, wire, sizeof *wire, NULL,
                                          0, deadline_ns, &reply);
+    if (status == TB_AGAIN && (wire->flags & TB__OPEN_WAIT)) {
+        /* The owner holds the question until the pool exists, or is slow: ask for a plain answer.
+         */
+        struct tb__pool_open_wire now = *wire;
+        now.flags &= ~TB__OPEN_WAIT;
+        status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
+                                   tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+    }
     if (status == TB_OK) {
         status = take_answer(reader, &reply);
         struct tb__reader_wire mapped = {.reader_id = reader->reader_id};
@@ -210,8 +218,8 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
         }
         tb_status status = tb__bus_connect(bus, owner, owner_id, deadline, &reader->line);
         if (status == TB_OK) {
-            int64_t answer_by = tb__deadline_ns(ANSWER_PATIENCE_NS);
-            status = attach(reader, wire, deadline > answer_by ? deadline : answer_by);
+            int waits = (wire->flags & TB__OPEN_WAIT) != 0;
+            status = attach(reader, wire, waits ? deadline : tb__deadline_ns(ANSWER_PATIENCE_NS));
         }
         if (status == TB_OK) {
             tb__bus_lock(bus);
@@ -279,8 +287,7 @@ void tb_reader_close(tb_reader *reader)
         tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
     }
     struct tb__reader_wire wire = {.reader_id = reader->reader_id};
-    tb_status ignored =
-        tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire);
+    tb_status ignored = tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire);
     (void)ignored;
     reader_destroy(reader);
 }

@@ -20,6 +20,7 @@ struct tb__attached {
     int page_fd;              /* until the reader has mapped it */
     int poke_fd;              /* our end of the reader's wake-up socket, or -1; atomic */
     uint64_t reader_id;
+    uint32_t request;         /* that asked for it */
     uint32_t max_leases;
     uint32_t every;
     uint32_t ack;

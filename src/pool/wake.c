@@ -42,8 +42,12 @@ void tb__pages_tell(tb_pool *pool, enum tb__page_state state)
 {
     const struct tb__page_set *set = tb__pages_enter(pool);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        /* Pairs with the reader's acquire load: frames published before are seen first. */
-        tb__a32_store_release(&set->refs[i].shm->state, state);
+        struct tb__a32 *word = &set->refs[i].shm->state;
+        /* What was said first stands: a goodbye is not turned into a free by what follows it. */
+        if (tb__a32_load_relaxed(word) == TB__PAGE_OPEN) {
+            /* Pairs with the reader's acquire load: frames published before are seen first. */
+            tb__a32_store_release(word, state);
+        }
     }
     tb__pages_leave(pool);
     tb__wake_all(pool);

@@ -212,7 +212,7 @@ static void P08_misuse_of_pools_and_readers(void)
     CHECK_STATUS(tb_reader_newest(reader, TB_SECONDS(10), &frame), TB_E_FREED);
     CHECK_STATUS(tb_reader_frame(reader, &handle, &frame), TB_E_FREED);
     CHECK_STATUS(tb_reader_free_pool(reader), TB_E_FREED);
-    CHECK_STATUS(tb_reader_open(bus, "owner/frames", NULL, &late), TB_E_NOT_FOUND);
+    CHECK_STATUS(tb_reader_open(bus, "owner/frames", NULL, &late), TB_E_FREED);
     check_quick(begin);
     tb_bus_close(bus);
 }
@@ -271,6 +271,7 @@ static void holding_consumer(void *argument)
     CHECK_OK(tb_reader_newest(reader, TB_SECONDS(5), &held));
     parent_pause("holding");
     CHECK_EQ(words_value(held), 4);
+    /* Another frame was published before the free: it is not handed out any more. */
     CHECK_STATUS(tb_reader_newest(reader, TB_SECONDS(5), &next), TB_E_FREED);
     CHECK_STATUS(tb_reader_next(reader, TB_POLL, &next), TB_E_FREED);
     CHECK_EQ(words_value(held), 4);
@@ -296,9 +297,10 @@ static void P09_freed_while_held(void)
     tb_pool *pool = register_words(bus, "frames", 100000, 2);
     CHECK_OK(write_words(pool, 4, TB_POLL, NULL));
     child_await(&holder, "holding");
+    CHECK_OK(write_words(pool, 5, TB_POLL, NULL));
     child_start(&freer, "freer", freeing_consumer, NULL);
     child_join(&freer);
-    CHECK_STATUS(write_words(pool, 5, TB_POLL, NULL), TB_E_FREED);
+    CHECK_STATUS(write_words(pool, 6, TB_POLL, NULL), TB_E_FREED);
     CHECK_EQ(stats_of(pool).freed, 1);
     tb_pool_close(pool); /* not even this disturbs the holder */
     child_go(&holder);

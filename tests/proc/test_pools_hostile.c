@@ -48,7 +48,8 @@ static void steady_owner(void *argument)
             break;
         }
         struct owner_report report = {.frames = stats_of(pool).frames,
-                                      .fds = harness_fd_count(),
+                                      /* Counting takes a descriptor itself. */
+                                      .fds = argument == NULL ? harness_fd_count() : 0,
                                       .readers = stats_of(pool).readers,
                                       .cpu_ns = cpu_time_ns()};
         parent_tell(&report, sizeof report);
@@ -359,6 +360,35 @@ static void P25_client_never_reads(void)
     tb_bus_close(bus);
 }
 
+/* A client that gives up while the answer is on its way leaves no attachment and blocks nothing. */
+static void P25_open_that_was_given_up(void)
+{
+    struct child owner;
+    char packet[2048];
+    struct tb__wire_header header;
+    struct tb__pool_open_wire open = {.flags = TB__OPEN_BY_NAME, .name = "frames"};
+    child_start(&owner, "owner", steady_owner, NULL);
+    child_await(&owner, "open");
+    uint32_t fds = ask(&owner).fds;
+    int fd = raw_greeted("owner");
+    for (uint32_t request = 1; request <= 20; request++) {
+        struct tb__wire_header question = raw_header(TB__MSG_POOL_OPEN, sizeof open);
+        struct tb__wire_header cancel = raw_header(TB__MSG_CANCEL, sizeof request);
+        question.request = request;
+        cancel.request = 0;
+        CHECK(raw_message(fd, question, &open, sizeof open, NULL, 0));
+        CHECK_LT(0, raw_receive(fd, packet, sizeof packet, 2000));
+        memcpy(&header, packet, sizeof header);
+        CHECK_EQ(header.type, TB__MSG_POOL);
+        CHECK_EQ(header.request, request);
+        CHECK(raw_message(fd, cancel, &request, sizeof request, NULL, 0));
+    }
+    CHECK_WITHIN_MS(ask(&owner).readers == 0, 2000);
+    CHECK_LE(ask(&owner).fds, fds + 1); /* the connection itself */
+    close(fd);
+    dismiss(&owner);
+}
+
 static void P25_owner_at_its_descriptor_limit(void)
 {
     struct child owner;
@@ -398,6 +428,7 @@ static const struct test tests[] = {
     TEST(P11_wrong_words, 60),
     TEST(P11_ten_thousand_connections, 60),
     TEST(P25_client_never_reads, 30),
+    TEST(P25_open_that_was_given_up, 20),
     TEST(P25_owner_at_its_descriptor_limit, 30),
 };
 
