@@ -13,8 +13,9 @@ fail() {
 
 [ -e "$library" ] || { echo "FAIL $library is not built"; exit 1; }
 exported=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | sort -u)
-declared=$(sed -n '/TB_API/,/;/p' "$source"/include/tensorbus/*.h | tr '\n' ' ' |
-    grep -oE '\btb_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+# The first word in front of a bracket of each declaration.
+declared=$(grep -hv '^#' "$source"/include/tensorbus/*.h | tr '\n' ' ' | grep -oE 'TB_API [^;]*;' |
+    sed -nE 's/^[^(]*\b(tb_[a-z0-9_]+)\(.*/\1/p' | sort -u)
 
 while IFS= read -r symbol; do
     case $symbol in
