@@ -188,7 +188,9 @@ static void draw_live(struct tb__screen *screen)
         return;
     }
     struct winsize window = {.ws_col = 80};
-    (void)ioctl(screen->fd, TIOCGWINSZ, &window);
+    if (ioctl(screen->fd, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) {
+        window.ws_col = 80; /* not told */
+    }
     const char *name =
         screen->live_node < screen->name_count ? screen->names[screen->live_node] : RUNNER_NAME;
     size_t taken = strlen(name) + 4; /* " | " and the last column, where terminals wrap */

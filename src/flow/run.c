@@ -268,8 +268,9 @@ static void free_all(struct job *job)
 static void run(struct job *job, int *out_exit_code)
 {
     struct tb__runner *runner = &job->runner;
-    tb__screen_note(&runner->screen, "flow %s (%s): %" PRIu32 " nodes; logs in %s", job->flow_id,
-                    job->name, job->flow->nodes_count, job->log_path);
+    tb__screen_note(&runner->screen, "flow %s (%s): %" PRIu32 " node%s; logs in %s", job->flow_id,
+                    job->name, job->flow->nodes_count, job->flow->nodes_count == 1 ? "" : "s",
+                    job->log_path);
     if (tb__run_loop(runner, job->options->grace_ns) != TB_OK) {
         tb_log_error("%s", tb_last_error_text());
         *out_exit_code = 1;
@@ -303,7 +304,8 @@ tb_status tb__run_flow(const struct tb__flow *flow, const struct tb__run_options
     }
     take_down(job);
     if (status == TB_OK) {
-        tb__screen_finish(&job->runner.screen, OUTPUT_PATIENCE_NS);
+        tb__screen_finish(&job->runner.screen,
+                          job->runner.interrupts > 1 ? TB_SECONDS(1) : OUTPUT_PATIENCE_NS);
         print_summary(job);
     }
     free_all(job);

@@ -145,6 +145,7 @@ static void start_node(struct tb__supervise *run, uint32_t index, int64_t now_ns
     node->sent_term = 0;
     node->sent_kill = 0;
     node->told_stop = 0;
+    node->left_behind = 0;
     node->started_ns = now_ns;
     node->ended_ns = now_ns;
     if (run->ops->start(run->ops->context, index) == TB_OK) {
@@ -342,7 +343,7 @@ void tb__supervise_describe(const struct tb__supervise *run, uint32_t index, cha
         text = "cannot be killed";
     } else if (node->start_failed) {
         text = "could not be started";
-    } else if (node->state == TB__NODE_RUNNING) {
+    } else if (node->state == TB__NODE_RUNNING && !node->has_status) {
         text = "running";
     } else if (!node->has_status) {
         text = "not started";
