@@ -1,0 +1,168 @@
+/* Subscribing to an output and following it. One thread at a time. */
+#define TB_LOG_TOPIC "node"
+#include "node/stream.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* A live service thread answers at once; one that does not is stopped. */
+#define CALL_PATIENCE_NS INT64_C(5000000000)
+#define CLOSE_PATIENCE_NS INT64_C(1000000000)
+
+static tb_status take_reply(struct tb__stream *stream, struct tb__reply *reply, uint32_t queue_size)
+{
+    struct tb__stream_wire body;
+    TB__TRY(tb__reply_body(reply, TB__MSG_STREAM, &body, sizeof body, 2));
+    stream->id = body.stream_id;
+    TB__TRY(tb__ring_map(&stream->ring, queue_size, reply->fds[0]));
+    return tb__page_map(&stream->page, tb__page_shift(stream->id), reply->fds[1]);
+}
+
+/* Call with the stream's id, expect OK. */
+static tb_status call_about(struct tb__stream *stream, uint16_t type, int64_t patience_ns)
+{
+    struct tb__stream_wire body = {stream->id};
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(stream->line, type, &body, sizeof body, NULL, 0,
+                                         tb__deadline_ns(patience_ns), &reply);
+    if (status == TB_OK && reply.type != TB__MSG_OK) {
+        status = TB__FAIL(TB_E_PROTOCOL, "a request about a stream was answered with type %u",
+                          reply.type);
+    }
+    tb__reply_fini(&reply);
+    return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer",
+                                         tb__lifeline_peer_name(stream->line))
+                              : status;
+}
+
+/* The hand-over of descriptors; open lock held. */
+static tb_status hand_over(struct tb__stream *stream, const struct tb__stream_options *options)
+{
+    struct tb__stream_open_wire open = {.queue_size = options->queue_size,
+                                        .policy = options->policy};
+    tb__name_copy(open.output, options->output);
+    tb__name_copy(open.input, options->input);
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_OPEN, &open, sizeof open,
+                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
+    if (status == TB_AGAIN) {
+        status =
+            TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", options->node);
+    }
+    if (status == TB_OK) {
+        status = take_reply(stream, &reply, options->queue_size);
+    }
+    tb__reply_fini(&reply);
+    TB__TRY(status);
+    tb__bus_life_attach(stream->bus, &stream->page, &stream->page.shm->reader_life);
+    return call_about(stream, TB__MSG_STREAM_MAPPED, CALL_PATIENCE_NS);
+}
+
+tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
+                          int64_t deadline_ns, struct tb__stream **out)
+{
+    struct tb__stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a stream");
+    }
+    stream->bus = bus;
+    tb_status status = tb__bus_connect(bus, options->node, 0, deadline_ns, &stream->line);
+    if (status == TB_OK) {
+        tb__lifeline_open_lock(stream->line);
+        status = hand_over(stream, options);
+        tb__lifeline_open_unlock(stream->line);
+    }
+    if (status != TB_OK) {
+        tb__stream_close(stream);
+        return status;
+    }
+    *out = stream;
+    return TB_OK;
+}
+
+void tb__stream_close(struct tb__stream *stream)
+{
+    if (stream == NULL) {
+        return;
+    }
+    if (stream->page.base != NULL) {
+        tb__bus_life_detach(stream->bus, &stream->page, &stream->page.shm->reader_life);
+        tb__page_unmap(&stream->page);
+    }
+    tb__ring_unmap(&stream->ring);
+    if (stream->line != NULL) {
+        if (stream->id != 0 && !tb__lifeline_is_dead(stream->line)) {
+            tb_status status = call_about(stream, TB__MSG_STREAM_CLOSE, CLOSE_PATIENCE_NS);
+            if (status < 0) {
+                tb_log_debug("unsubscribing from `%s`: %s", tb__lifeline_peer_name(stream->line),
+                             tb_last_error_text());
+            }
+        }
+        tb__lifeline_unref(stream->line);
+    }
+    free(stream);
+}
+
+int tb__stream_ended(struct tb__stream *stream, int64_t now_ns, int64_t *out_wake_ns)
+{
+    /* Acquire: pairs with the release in tb__output_close(); all messages before it are seen. */
+    uint32_t state = tb__a32_load_acquire(&stream->page.shm->state);
+    uint32_t life = tb__a32_load_acquire(&stream->page.shm->owner_life);
+    if (state != TB__PAGE_OPEN || life == 0 || tb__lifeline_is_dead(stream->line)) {
+        return 1;
+    }
+    if (!tb__life_died(life)) {
+        return 0;
+    }
+    if (stream->died_ns == 0) {
+        stream->died_ns = now_ns;
+    }
+    int64_t settled_ns = stream->died_ns + TB__DEATH_SETTLE_NS;
+    if (out_wake_ns != NULL && now_ns < settled_ns) {
+        *out_wake_ns = settled_ns;
+    }
+    return now_ns >= settled_ns;
+}
+
+void tb__stream_arm(struct tb__stream *stream)
+{
+    /* The caller's full fence behind it pairs with the one in a sender's deliver(). */
+    tb__a32_store_relaxed(&stream->page.shm->armed, TB__ARMED_SLEEP);
+}
+
+void tb__stream_disarm(struct tb__stream *stream)
+{
+    if (tb__a32_load_relaxed(&stream->page.shm->armed) != 0) {
+        tb__a32_store_relaxed(&stream->page.shm->armed, 0);
+    }
+}
+
+void tb__stream_advance(struct tb__stream *stream, const struct tb__ring_item *item)
+{
+    struct tb__page_shm *page = stream->page.shm;
+    stream->cursor = item->sequence;
+    tb__a64_add_relaxed(&page->frames, 1);
+    if (item->skipped != 0) {
+        tb__a64_add_relaxed(&page->missed, item->skipped);
+    }
+    /* Release: our lease of the message's frame is seen by a sender that sees this. */
+    tb__a64_store_release(&page->taken, item->sequence);
+    /* Pairs with the fence in a sender's begin_wait(). */
+    tb__fence_full();
+    uint32_t waiting = tb__a32_load_relaxed(&page->waiting);
+    if (__builtin_expect(waiting == 0, 1)) {
+        return;
+    }
+    if (waiting & TB__WAITS_FOR_HOLDS) {
+        struct tb__stream_wire body = {stream->id};
+        /* A full socket: the sender lets go at its next send. */
+        tb_status ignored =
+            tb__lifeline_send(stream->line, TB__MSG_STREAM_TAKEN, &body, sizeof body);
+        (void)ignored;
+    }
+    if (waiting & TB__WAITS_FOR_ROOM) {
+        tb__lifeline_ring(stream->line);
+    }
+}

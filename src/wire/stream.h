@@ -1,0 +1,35 @@
+/* Bodies of the messages about streams, on a lifeline from a subscriber to a sender. */
+#ifndef TB_WIRE_STREAM_H
+#define TB_WIRE_STREAM_H
+
+#include "wire/wire.h"
+
+enum tb__stream_msg {
+    /* Request, tb__stream_open_wire. Reply STREAM, or an error: TB_E_NOT_FOUND (no such output),
+     * TB_CLOSED (the output is closed for good), TB_E_LIMIT (quota). */
+    TB__MSG_STREAM_OPEN = TB__MSG_STREAM_FIRST,
+    TB__MSG_STREAM = TB__MSG_STREAM_FIRST + 1,        /* tb__stream_wire, the ring, the page */
+    TB__MSG_STREAM_MAPPED = TB__MSG_STREAM_FIRST + 2, /* request, tb__stream_wire; reply OK */
+    TB__MSG_STREAM_CLOSE = TB__MSG_STREAM_FIRST + 3,  /* request, tb__stream_wire; reply OK */
+    /* tb__stream_wire: a message whose frame the sender keeps was taken. Sent only while the page's
+     * waiting word has TB__WAITS_FOR_HOLDS. */
+    TB__MSG_STREAM_TAKEN = TB__MSG_STREAM_FIRST + 4,
+};
+
+/* Bits of a stream page's waiting word. */
+#define TB__WAITS_FOR_ROOM 1u  /* a thread sleeps until there is room: ring */
+#define TB__WAITS_FOR_HOLDS 2u /* frames are kept for this subscriber: send STREAM_TAKEN */
+
+struct tb__stream_open_wire {
+    uint32_t queue_size;
+    uint32_t policy; /* 0 drop_oldest, 1 backpressure */
+    char output[TB__NAME_SIZE + 7];
+    char input[TB__NAME_SIZE + 7]; /* of the subscriber; "" when it is no node */
+};
+_Static_assert(sizeof(struct tb__stream_open_wire) == 152, "stream open");
+
+struct tb__stream_wire {
+    uint64_t stream_id; /* unique in the sender's process */
+};
+
+#endif
