@@ -218,6 +218,23 @@ static int play(struct camera *camera, long rounds)
     return 0;
 }
 
+/* Free the pool once the others have given all its frames back, so that they get every one. */
+static void drain_and_free(struct camera *camera)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    const int64_t until_ns = now_ns() + TB_SECONDS(10);
+    tb_pool_stats stats = {.size = sizeof(stats)};
+    if (tb_node_close_output(camera->node, "image") != TB_OK) {
+        fail("cannot close the output");
+    }
+    while (tb_pool_get_stats(camera->pool, &stats) == TB_OK && stats.held > 0 &&
+           now_ns() < until_ns) {
+        nanosleep(&pause, NULL);
+    }
+    tb_pool_close(camera->pool);
+    camera->pool = NULL;
+}
+
 static void report(struct camera *camera)
 {
     tb_pool_stats stats = {.size = sizeof(stats)};
@@ -262,6 +279,7 @@ int main(int argc, char **argv)
     } else if (register_pool(&camera) == 0) {
         rc = play(&camera, rounds ? strtol(rounds, NULL, 10) : 1);
         report(&camera);
+        drain_and_free(&camera);
     }
     tb_metadata_destroy(camera.metadata);
     tb_node_close(

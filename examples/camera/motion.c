@@ -7,12 +7,14 @@
  *
  * One thread. Ends when the camera has closed its output, or on STOP. */
 #include "detect.h"
+#include "latency.h"
 #include "report.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <tensorbus/tensorbus.h>
+#include <time.h>
 
 /* A consumer that takes nothing for so long is stuck; one that is gone is never waited for. */
 static const int64_t PATIENCE_NS = TB_SECONDS(30);
@@ -22,7 +24,15 @@ struct motion {
     struct detector *detector;
     int width, height;
     uint64_t frames, boxes;
+    struct latency search; /* how long a frame was searched */
 };
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 static int fail(const char *what)
 {
@@ -93,7 +103,9 @@ static int on_image(struct motion *motion, const tb_event *event)
         fprintf(stderr, "motion: a message is no handle with an `index`\n");
         return -1;
     }
+    const int64_t begin_ns = now_ns();
     const int count = detector_run(motion->detector, image->data, boxes);
+    latency_add(&motion->search, now_ns() - begin_ns);
     motion->frames++;
     motion->boxes += (uint64_t)count;
     if (send_boxes(motion, boxes, count, index.integer) != 0) {
@@ -134,17 +146,21 @@ static int run(struct motion *motion)
 
 int main(void)
 {
-    struct motion motion = {0};
+    static struct motion motion; /* large: the histogram is in it */
     if (tb_node_open(&motion.node) != TB_OK) {
         fail("cannot open the node");
         return 1;
     }
     const int rc = run(&motion);
-    printf("motion: %" PRIu64 " frames searched in place, %" PRIu64 " boxes, %d cuts\n",
-           motion.frames, motion.boxes, motion.detector ? detector_cuts(motion.detector) : 0);
+    const double search_ms = (double)latency_quantile(&motion.search, 0.5) / 1e6;
+    printf("motion: %" PRIu64 " frames searched in place, %" PRIu64
+           " boxes, %d cuts, p50 %.3f ms\n",
+           motion.frames, motion.boxes, motion.detector ? detector_cuts(motion.detector) : 0,
+           search_ms);
     FILE *file = report_open(tb_node_id(motion.node));
     if (file) {
-        fprintf(file, "frames %" PRIu64 "\nboxes %" PRIu64 "\n", motion.frames, motion.boxes);
+        fprintf(file, "frames %" PRIu64 "\nboxes %" PRIu64 "\nsearch_p50_ms %.3f\n", motion.frames,
+                motion.boxes, search_ms);
         fclose(file);
     }
     detector_destroy(motion.detector);
