@@ -112,6 +112,8 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
     /* Pairs with the publisher's release store of the head. */
     uint64_t head = tb__a64_load_acquire(reader->segment.head);
     if (head == cursor) {
+        /* The owner has looked at our entries: a poller wants the line back before the next frame. */
+        tb__prefetch_write(reader->page.shm);
         return TB_AGAIN;
     }
     tb_frame *frame = tb__frame_reserve(reader);
@@ -126,7 +128,8 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
             if (tb__a64_cas(&reader->cursor, &cursor, g)) {
                 frame->slot = slot;
                 frame->generation = g;
-                frame->missed = (uint64_t)tb__gen_distance(cursor, g) - 1;
+                /* Where the counter wraps, 0 is skipped and counts for nothing. */
+                frame->missed = (uint64_t)tb__gen_distance(cursor, g) - 1 - (g < cursor);
                 note_taken(reader, g, frame->missed);
                 status = tb__frame_fill(frame);
                 break;
@@ -169,6 +172,7 @@ static void spin_until(tb_reader *reader, int64_t until_ns)
             }
             tb__pause();
         }
+        tb__prefetch_write(reader->page.shm);
     }
 }
 
