@@ -243,8 +243,8 @@ class Flows(unittest.TestCase):
         for verb in verbs:
             done = run(verb, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""), verb)
-            self.assertTrue(done.stdout.startswith("usage: tensorbus " + verb), verb)
-            self.assertIn("examples:\n", done.stdout, verb)
+            self.assertTrue(done.stdout.lower().startswith("usage: tensorbus " + verb), verb)
+            self.assertRegex(done.stdout.lower(), r"examples?:\n", verb)
 
     def test_version(self):
         self.assertRegex(run("version").stdout, r"^tensorbus \d+\.\d+\.\d+ \(Linux ")
