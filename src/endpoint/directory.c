@@ -40,6 +40,10 @@ tb_status tb__directory_runtime_path(const char *directory, char path[TB__PATH_S
                                       "are possible: set TENSORBUS_DIR to a shorter one",
                         length, TB__PATH_SIZE - TB__NAME_SIZE - 2);
     }
+    /* A slash at the end would make the system follow a symbolic link. */
+    while (length > 1 && path[length - 1] == '/') {
+        path[--length] = '\0';
+    }
     return TB_OK;
 }
 
