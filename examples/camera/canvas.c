@@ -8,6 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One instruction each; libm's, which mind NaN, are calls. */
+static inline float min_float(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+static inline float max_float(float a, float b)
+{
+    return a > b ? a : b;
+}
+
 struct canvas *canvas_create(int width, int height, colour background)
 {
     struct canvas *canvas = calloc(1, sizeof(*canvas));
@@ -41,7 +52,7 @@ void canvas_blend(struct canvas *canvas, int x, int y, colour value, float opaci
     uint8_t *pixel = canvas->rgb + ((size_t)y * (size_t)canvas->width + (size_t)x) * 3;
     for (int i = 0; i < 3; i++) {
         const float target = (float)(value >> (16 - 8 * i) & 0xff);
-        const float mixed = (float)pixel[i] + fminf(opacity, 1) * (target - (float)pixel[i]);
+        const float mixed = (float)pixel[i] + min_float(opacity, 1) * (target - (float)pixel[i]);
         pixel[i] = (uint8_t)(mixed + 0.5f);
     }
 }
@@ -51,13 +62,13 @@ static float round_distance(float px, float py, float width, float height, float
 {
     const float dx = fabsf(px - width / 2) - (width / 2 - radius);
     const float dy = fabsf(py - height / 2) - (height / 2 - radius);
-    const float outside = hypotf(fmaxf(dx, 0), fmaxf(dy, 0));
-    return outside + fminf(fmaxf(dx, dy), 0) - radius;
+    const float outside = hypotf(max_float(dx, 0), max_float(dy, 0));
+    return outside + min_float(max_float(dx, dy), 0) - radius;
 }
 
 static float coverage(float distance)
 {
-    return fmaxf(0, fminf(1, 0.5f - distance));
+    return max_float(0, min_float(1, 0.5f - distance));
 }
 
 void canvas_fill(struct canvas *canvas, int x, int y, int width, int height, int radius,
@@ -84,7 +95,7 @@ void canvas_outline(struct canvas *canvas, int x, int y, int width, int height, 
             }
             const float outer = round_distance((float)column + 0.5f, (float)row + 0.5f,
                                                (float)width, (float)height, (float)radius);
-            const float ring = fmaxf(outer, -outer - (float)thickness);
+            const float ring = max_float(outer, -outer - (float)thickness);
             canvas_blend(canvas, x + column, y + row, value, coverage(ring));
         }
     }
@@ -97,7 +108,7 @@ static float segment_distance(float px, float py, const struct font_stroke *stro
     const float bx = stroke->x[next] - ax, by = stroke->y[next] - ay;
     const float length2 = bx * bx + by * by;
     float t = length2 > 0 ? ((px - ax) * bx + (py - ay) * by) / length2 : 0;
-    t = fmaxf(0, fminf(1, t));
+    t = max_float(0, min_float(1, t));
     return hypotf(px - ax - t * bx, py - ay - t * by);
 }
 
@@ -121,7 +132,7 @@ static void draw_character(struct canvas *canvas, float x, float y, float unit,
             float nearest = 1e9f;
             for (int s = 0; s < count; s++) {
                 for (int i = 0; i < strokes[s].count; i++) {
-                    nearest = fminf(nearest, segment_distance(gx, gy, &strokes[s], i));
+                    nearest = min_float(nearest, segment_distance(gx, gy, &strokes[s], i));
                 }
             }
             canvas_blend(canvas, px, py, style->value, coverage(nearest * unit - pen));
@@ -148,54 +159,57 @@ float canvas_text_width(const struct text_style *style, const char *text)
     return units ? (float)(units - FONT_LETTER_GAP) * style->size / FONT_CAP_HEIGHT : 0;
 }
 
-/* One row or column: each target element is the mean of the source interval that it covers. */
-static void scale_line(const float *from, int from_count, int stride_from, float *to, int to_count,
-                       int stride_to)
+/* Part of source element k that lies between begin and end. */
+static float share(int k, float begin, float end)
 {
-    const float ratio = (float)from_count / (float)to_count;
-    for (int i = 0; i < to_count; i++) {
-        const float begin = (float)i * ratio, end = (float)(i + 1) * ratio;
-        const int first = (int)begin;
-        const int last = (int)ceilf(end) < from_count ? (int)ceilf(end) : from_count;
-        float sum = 0, weights = 0;
-        for (int k = first; k < last; k++) {
-            const float weight = fminf(end, (float)(k + 1)) - fmaxf(begin, (float)k);
-            sum += weight * from[k * stride_from];
-            weights += weight;
+    return max_float(0, min_float(end, (float)(k + 1)) - max_float(begin, (float)k));
+}
+
+/* Mean of the source rows between begin and end (in rows), weighted by the share of each. */
+static void mean_rows(const uint8_t *from, int row_bytes, int rows, float begin, float end,
+                      float *to)
+{
+    memset(to, 0, (size_t)row_bytes * sizeof(float));
+    for (int row = (int)begin; row < rows && (float)row < end; row++) {
+        const float weight = share(row, begin, end) / (end - begin);
+        const uint8_t *bytes = from + (size_t)row * (size_t)row_bytes;
+        for (int i = 0; i < row_bytes; i++) {
+            to[i] += weight * (float)bytes[i];
         }
-        to[i * stride_to] = weights > 0 ? sum / weights : from[(from_count - 1) * stride_from];
+    }
+}
+
+/* The same along a row of pixels. */
+static void mean_columns(const float *from, int from_width, uint8_t *to, int to_width)
+{
+    const float ratio = (float)from_width / (float)to_width;
+    for (int x = 0; x < to_width; x++) {
+        const float begin = (float)x * ratio, end = (float)(x + 1) * ratio;
+        float sum[3] = {0.5f, 0.5f, 0.5f};
+        for (int k = (int)begin; k < from_width && (float)k < end; k++) {
+            const float weight = share(k, begin, end) / ratio;
+            for (int channel = 0; channel < 3; channel++) {
+                sum[channel] += weight * from[k * 3 + channel];
+            }
+        }
+        for (int channel = 0; channel < 3; channel++) {
+            to[x * 3 + channel] = (uint8_t)min_float(sum[channel], 255);
+        }
     }
 }
 
 int canvas_scale(const uint8_t *from, int from_width, int from_height, uint8_t *to, int to_width,
                  int to_height)
 {
-    float *line = malloc((size_t)from_width * 3 * sizeof(float));
-    float *narrow = malloc((size_t)to_width * (size_t)from_height * 3 * sizeof(float));
-    float *column = malloc((size_t)to_height * sizeof(float));
-    if (!line || !narrow || !column) {
-        free(line);
-        free(narrow);
-        free(column);
+    const float ratio = (float)from_height / (float)to_height;
+    float *row = malloc((size_t)from_width * 3 * sizeof(float));
+    if (!row) {
         return -1;
     }
-    for (int y = 0; y < from_height; y++) {
-        for (int i = 0; i < from_width * 3; i++) {
-            line[i] = from[(size_t)y * (size_t)from_width * 3 + (size_t)i];
-        }
-        for (int channel = 0; channel < 3; channel++) {
-            scale_line(line + channel, from_width, 3,
-                       narrow + (size_t)y * (size_t)to_width * 3 + channel, to_width, 3);
-        }
+    for (int y = 0; y < to_height; y++) {
+        mean_rows(from, from_width * 3, from_height, (float)y * ratio, (float)(y + 1) * ratio, row);
+        mean_columns(row, from_width, to + (size_t)y * (size_t)to_width * 3, to_width);
     }
-    for (int i = 0; i < to_width * 3; i++) {
-        scale_line(narrow + i, from_height, to_width * 3, column, to_height, 1);
-        for (int y = 0; y < to_height; y++) {
-            to[(size_t)y * (size_t)to_width * 3 + (size_t)i] = (uint8_t)(column[y] + 0.5f);
-        }
-    }
-    free(line);
-    free(narrow);
-    free(column);
+    free(row);
     return 0;
 }

@@ -31,6 +31,17 @@ static const float CUT_CHANGE = 20;
 static const double CUT_SHARE = 0.5;        /* of all cells */
 static const double MIN_AREA_SHARE = 0.004; /* of the picture */
 
+/* One instruction each; libm's, which mind NaN, are calls. */
+static inline float min_float(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+static inline float max_float(float a, float b)
+{
+    return a > b ? a : b;
+}
+
 struct detector {
     int width, height;
     int columns, rows, cells;
@@ -136,11 +147,11 @@ static float outside(const struct detector *d, const float *grid, int column, in
     for (int y = y0; y <= y1; y++) {
         const float *cells = grid + y * d->columns;
         for (int x = x0; x <= x1; x++) {
-            low = fminf(low, cells[x]);
-            high = fmaxf(high, cells[x]);
+            low = min_float(low, cells[x]);
+            high = max_float(high, cells[x]);
         }
     }
-    return fmaxf(0, fmaxf(low - value, value - high));
+    return max_float(0, max_float(low - value, value - high));
 }
 
 /* Read the frame; note where it changed. Returns the share of cells that changed much. */
@@ -200,7 +211,7 @@ static float misfit(const struct detector *d, int dx, int dy)
         for (int column = MAX_SHIFT + row / 2 % 2; column + MAX_SHIFT < d->columns; column += 2) {
             const float difference = d->luma[row * d->columns + column] -
                                      d->background[(row - dy) * d->columns + column - dx];
-            sum += fminf(fabsf(difference), MIN_CONTRAST);
+            sum += min_float(fabsf(difference), MIN_CONTRAST);
             count++;
         }
     }
@@ -253,7 +264,7 @@ static void mark(struct detector *d)
     for (int row = 0; row < d->rows; row++) {
         for (int column = 0; column < d->columns; column++) {
             const int i = row * d->columns + column;
-            const float limit = fmaxf(MIN_CONTRAST, NOISE_FACTOR * d->noise[i]);
+            const float limit = max_float(MIN_CONTRAST, NOISE_FACTOR * d->noise[i]);
             d->deviation[i] = outside(d, d->background, column, row, d->luma[i]);
             d->mask[i] = BACKGROUND;
             if (d->deviation[i] > limit) {
