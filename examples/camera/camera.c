@@ -194,8 +194,8 @@ static int one_frame(struct camera *camera)
 static int play(struct camera *camera, long rounds)
 {
     for (long round = 0; rounds == 0 || round < rounds; round++) {
-        if (round > 0 && source_rewind(camera->source) != 0) {
-            fprintf(stderr, "camera: `%s` cannot be played again\n", camera->video);
+        if (round > 0 && source_rewind(camera->source, camera->error, sizeof(camera->error)) != 0) {
+            fprintf(stderr, "camera: %s\n", camera->error);
             return -1;
         }
         const int64_t before = camera->index;

@@ -19,6 +19,7 @@ enum {
 };
 
 struct source {
+    char *name;
     AVFormatContext *format;
     AVCodecContext *decoder;
     AVStream *stream;
@@ -56,8 +57,9 @@ static const AVInputFormat *input_format(const char **name, int *live)
     return NULL;
 }
 
-static int open_input(struct source *source, const char *name, char *error, int size)
+static int open_input(struct source *source, char *error, int size)
 {
+    const char *name = source->name;
     const char *url = name;
     const AVInputFormat *format = input_format(&url, &source->info.live);
     int code = avformat_open_input(&source->format, url, format, NULL);
@@ -127,10 +129,11 @@ int source_open(const char *name, struct source **out, char *error, int error_si
     source->packet = av_packet_alloc();
     source->frame = av_frame_alloc();
     int rc = -1;
-    if (!source->packet || !source->frame) {
+    source->name = strdup(name);
+    if (!source->packet || !source->frame || !source->name) {
         fail(error, error_size, "out of memory while opening", name, 0);
     } else {
-        rc = open_input(source, name, error, error_size);
+        rc = open_input(source, error, error_size);
     }
     if (rc == 0) {
         rc = describe(source, name, error, error_size);
@@ -153,6 +156,7 @@ void source_close(struct source *source)
     av_packet_free(&source->packet);
     avcodec_free_context(&source->decoder);
     avformat_close_input(&source->format);
+    free(source->name);
     free(source);
 }
 
@@ -220,8 +224,7 @@ int source_read(struct source *source, double *pts_s, char *error, int error_siz
             code = feed(source, &bad_packets);
         }
         if (code < 0) {
-            return fail(error, error_size, "cannot decode the next frame of", source->format->url,
-                        code);
+            return fail(error, error_size, "cannot decode the next frame of", source->name, code);
         }
     }
 }
@@ -261,25 +264,28 @@ int source_convert(struct source *source, uint8_t *rgb, char *error, int error_s
     const int rows = sws_scale(source->scaler, (const uint8_t *const *)frame->data, frame->linesize,
                                0, frame->height, planes, strides);
     if (rows != info->height) {
-        return fail(error, error_size, "cannot convert a frame of", source->format->url,
+        return fail(error, error_size, "cannot convert a frame of", source->name,
                     rows < 0 ? rows : AVERROR_UNKNOWN);
     }
     return 0;
 }
 
-int source_rewind(struct source *source)
+int source_rewind(struct source *source, char *error, int error_size)
 {
-    if (source->info.live ||
-        av_seek_frame(source->format, source->stream->index, INT64_MIN, AVSEEK_FLAG_BACKWARD) < 0) {
-        /* Raw streams have no index; their first byte is the beginning. */
-        if (source->info.live || av_seek_frame(source->format, -1, 0, AVSEEK_FLAG_BYTE) < 0) {
-            return -1;
-        }
+    const struct source_info before = source->info;
+    if (before.live) {
+        return fail(error, error_size, "there is no beginning to go back to in", source->name, 0);
     }
-    avcodec_flush_buffers(source->decoder);
+    /* Opened again, not sought: that works for every format, with or without an index. */
+    avcodec_free_context(&source->decoder);
+    avformat_close_input(&source->format);
     source->draining = 0;
     source->first_pts = AV_NOPTS_VALUE;
     source->last_pts_s = 0;
     source->index = 0;
+    if (open_input(source, error, error_size) != 0) {
+        return -1;
+    }
+    source->info = before; /* frames keep their size, whatever has become of the file */
     return 0;
 }

@@ -35,7 +35,8 @@ int source_read(struct source *source, double *pts_s, char *error, int error_siz
  * Returns 0, or -1 after writing to `error`. */
 int source_convert(struct source *source, uint8_t *rgb, char *error, int error_size);
 
-/* Go back to the beginning, for playing a file in a loop. Returns 0, or -1 when it cannot. */
-int source_rewind(struct source *source);
+/* Go back to the beginning, for playing a file in a loop. Returns 0, or -1 after writing to
+ * `error`. */
+int source_rewind(struct source *source, char *error, int error_size);
 
 #endif
