@@ -1,0 +1,347 @@
+/* The runner's endpoint, with children that speak to it as nodes and tools do: STOP, the word that
+ * a neighbour has ended, pools that nobody freed, requests to stop, and peers that break the rules.
+ */
+#include "harness/harness.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "endpoint/bus.h"
+#include "flow/control.h"
+#include "flow/run_directory.h"
+#include "flow/run_environment.h"
+
+#define FLOW_ID "f10f10f1"
+
+static const char flow_text[] = "nodes:\n"
+                                "  - {id: source, path: x, outputs: [out]}\n"
+                                "  - {id: sink, path: x, inputs: {in: source/out}}\n"
+                                "  - {id: other, path: x}\n";
+enum { SOURCE, SINK, OTHER };
+
+/* ------------------------------------------------------------------ the runner's side */
+
+struct fixture {
+    struct tb__flow *flow;
+    struct tb__control *control;
+};
+
+static void open_control(struct fixture *it)
+{
+    struct tb__flow_problems problems = {0};
+    CHECK_OK(tb__flow_parse(flow_text, sizeof flow_text - 1, "/tmp/flow.yml", NULL, &problems,
+                            &it->flow));
+    tb__flow_problems_fini(&problems);
+    const struct tb__control_options options = {
+        .flow = it->flow, .runtime_directory = harness_dir(), .flow_id = FLOW_ID};
+    CHECK_OK(tb__control_open(&options, &it->control));
+}
+
+static void close_control(struct fixture *it)
+{
+    char path[TB__RUN_PATH_SIZE];
+    int root_fd = -1;
+    CHECK_OK(tb__run_root_open(0, path, &root_fd));
+    tb__run_directory_remove(root_fd, FLOW_ID);
+    tb__fd_close(&root_fd);
+    tb__control_close(it->control);
+    tb__flow_destroy(it->flow);
+}
+
+/* Wait for news. */
+static struct tb__control_news await_news(struct fixture *it)
+{
+    struct tb__control_news news;
+    struct pollfd fd = {.fd = tb__control_fd(it->control), .events = POLLIN};
+    CHECK_EQ(poll(&fd, 1, 5000), 1);
+    tb__control_take(it->control, &news);
+    CHECK_EQ(poll(&fd, 1, 0), 0); /* said once */
+    return news;
+}
+
+/* ------------------------------------------------------------------ a node's side */
+
+struct heard {
+    uint32_t stops;
+    uint32_t gones;
+    char gone[4][TB__NAME_SIZE];
+};
+static struct heard heard;
+
+static void on_word(void *context, struct tb__lifeline *line, struct tb__msg *msg)
+{
+    (void)line;
+    if (msg->type == TB__MSG_STOP) {
+        heard.stops++;
+    } else if (msg->type == TB__MSG_NODE_GONE && heard.gones < 4) {
+        struct tb__name_wire body;
+        CHECK_OK(tb__wire_body(msg, &body, sizeof body, 0));
+        tb__name_copy(heard.gone[heard.gones++], body.name);
+    }
+    tb__bus_ring_self(context);
+}
+
+struct peer {
+    tb_bus *bus;
+    struct tb__lifeline *runner;
+};
+
+static void connect_peer(struct peer *peer, const char *name)
+{
+    const tb_bus_options options = {.size = sizeof options, .name = name, .flow = FLOW_ID};
+    CHECK_OK(tb_bus_open(&options, &peer->bus));
+    tb__bus_handle(peer->bus, TB__MSG_STOP, TB__MSG_NODE_GONE, on_word, peer->bus);
+    CHECK_OK(tb__bus_connect(peer->bus, TB__RUNNER_ENDPOINT, 0, tb__deadline_ns(TB_SECONDS(5)),
+                             &peer->runner));
+}
+
+static void close_peer(struct peer *peer)
+{
+    tb__lifeline_unref(peer->runner);
+    tb_bus_close(peer->bus);
+}
+
+static void say_ready(struct peer *peer)
+{
+    CHECK_OK(tb__lifeline_send(peer->runner, TB__MSG_NODE_READY, NULL, 0));
+}
+
+static void say_pool(struct peer *peer, uint16_t type, const char *name)
+{
+    struct tb__name_wire body = {{0}};
+    tb__name_copy(body.name, name);
+    CHECK_OK(tb__lifeline_send(peer->runner, type, &body, sizeof body));
+}
+
+/* A node that reports, then tells its parent what it has heard whenever it is asked; ends at 'q'.
+ */
+static void node_role(void *argument)
+{
+    struct peer peer;
+    char command;
+    connect_peer(&peer, argument);
+    say_ready(&peer);
+    for (parent_hear(&command, 1); command != 'q'; parent_hear(&command, 1)) {
+        parent_tell(&heard, sizeof heard);
+    }
+    close_peer(&peer);
+}
+
+static struct heard ask(struct child *node)
+{
+    struct heard answer;
+    child_tell(node, "?", 1);
+    child_hear(node, &answer, sizeof answer);
+    return answer;
+}
+
+static void quit(struct child *node)
+{
+    child_tell(node, "q", 1);
+    child_join(node);
+}
+
+static void start_node(struct fixture *it, struct child *child, const char *name, uint32_t index)
+{
+    child_start(child, name, node_role, (void *)name);
+    CHECK_EQ(await_news(it).reachable[index], 1);
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static void stop_reaches_a_node_that_has_reported(void)
+{
+    struct fixture it;
+    struct child sink;
+    open_control(&it);
+    CHECK_EQ(tb__control_stop(it.control, SINK), 0); /* not there yet */
+    start_node(&it, &sink, "sink", SINK);
+    CHECK_EQ(tb__control_stop(it.control, SINK), 1);
+    CHECK_EQ(tb__control_stop(it.control, SOURCE), 0);
+    CHECK_WITHIN_MS(ask(&sink).stops == 1, 1000);
+    quit(&sink);
+    CHECK_WITHIN_MS(tb__control_stop(it.control, SINK) == 0, 1000);
+    close_control(&it);
+}
+
+static void a_killed_node_is_forgotten(void)
+{
+    struct fixture it;
+    struct child sink;
+    open_control(&it);
+    start_node(&it, &sink, "sink", SINK);
+    child_kill(&sink);
+    CHECK_WITHIN_MS(tb__control_stop(it.control, SINK) == 0, 1000);
+    start_node(&it, &sink, "sink", SINK); /* restarted under the same name */
+    CHECK_EQ(tb__control_stop(it.control, SINK), 1);
+    CHECK_WITHIN_MS(ask(&sink).stops == 1, 1000);
+    quit(&sink);
+    close_control(&it);
+}
+
+static void neighbours_hear_who_has_ended(void)
+{
+    struct fixture it;
+    struct child sink;
+    struct child other;
+    open_control(&it);
+    start_node(&it, &sink, "sink", SINK);
+    start_node(&it, &other, "other", OTHER);
+    tb__control_gone(it.control, SOURCE);
+    CHECK_WITHIN_MS(ask(&sink).gones == 1, 1000);
+    CHECK_STR(ask(&sink).gone[0], "source");
+    CHECK_EQ(ask(&other).gones, 0); /* has nothing to do with it */
+    /* One that reports later hears what it missed. */
+    quit(&sink);
+    start_node(&it, &sink, "sink", SINK);
+    CHECK_WITHIN_MS(ask(&sink).gones == 1, 1000);
+    CHECK_STR(ask(&sink).gone[0], "source");
+    /* The other way round: the source of a sink that has ended. */
+    struct child source;
+    tb__control_gone(it.control, SINK);
+    start_node(&it, &source, "source", SOURCE);
+    CHECK_WITHIN_MS(ask(&source).gones == 1, 1000);
+    CHECK_STR(ask(&source).gone[0], "sink");
+    quit(&sink);
+    quit(&source);
+    quit(&other);
+    close_control(&it);
+}
+
+/* Registers three pools, frees one. */
+static void pools_role(void *argument)
+{
+    struct peer peer;
+    char command;
+    connect_peer(&peer, argument);
+    say_pool(&peer, TB__MSG_POOL_ADDED, "one");
+    say_pool(&peer, TB__MSG_POOL_ADDED, "two");
+    say_pool(&peer, TB__MSG_POOL_ADDED, "two"); /* again is not another */
+    say_pool(&peer, TB__MSG_POOL_ADDED, "three");
+    say_pool(&peer, TB__MSG_POOL_REMOVED, "one");
+    say_pool(&peer, TB__MSG_POOL_REMOVED, "one");
+    say_pool(&peer, TB__MSG_POOL_REMOVED, "never_was");
+    say_ready(&peer);
+    parent_reached("said");
+    parent_hear(&command, 1);
+    close_peer(&peer);
+}
+
+static void pools_that_nobody_freed_are_counted(void)
+{
+    struct fixture it;
+    struct child source;
+    struct child sink;
+    struct child stranger;
+    open_control(&it);
+    CHECK_EQ(tb__control_pools(it.control), 0);
+    child_start(&source, "source", pools_role, "source");
+    CHECK_EQ(await_news(&it).reachable[SOURCE], 1);
+    CHECK_EQ(tb__control_pools(it.control), 2);
+    child_start(&sink, "sink", pools_role, "sink"); /* the same names of another node */
+    CHECK_EQ(await_news(&it).reachable[SINK], 1);
+    CHECK_EQ(tb__control_pools(it.control), 4);
+    child_start(&stranger, "stranger", pools_role, "stranger"); /* no node of the flow */
+    child_await(&source, "said");
+    child_await(&sink, "said");
+    child_await(&stranger, "said");
+    quit(&stranger);
+    CHECK_EQ(tb__control_pools(it.control), 4);
+    quit(&source); /* ending is not freeing */
+    child_kill(&sink);
+    CHECK_EQ(tb__control_pools(it.control), 4);
+    close_control(&it);
+}
+
+/* A tool in a process of its own. */
+static void stop_role(void *argument)
+{
+    CHECK_OK(tb__control_ask_stop(FLOW_ID, *(int *)argument, TB_SECONDS(10)));
+}
+
+static void tools_ask_and_wait(void)
+{
+    for (int kill = 0; kill <= 1; kill++) {
+        struct fixture it;
+        struct child tool;
+        open_control(&it);
+        child_start(&tool, "tool", stop_role, &kill);
+        struct tb__control_news news = await_news(&it);
+        CHECK_EQ(news.stop, !kill);
+        CHECK_EQ(news.kill, kill);
+        CHECK_EQ(child_has_spoken(&tool, 100), 0);
+        close_control(&it); /* only now is it gone */
+        child_join(&tool);
+    }
+}
+
+static void nobody_to_ask(void)
+{
+    CHECK_STATUS(tb__control_ask_stop(FLOW_ID, 0, TB_SECONDS(10)), TB_E_NOT_FOUND);
+    CHECK_STATUS(tb__control_ask_stop("../x", 0, TB_SECONDS(10)), TB_E_INVALID);
+    struct fixture it;
+    open_control(&it);
+    CHECK_STATUS(tb__control_ask_stop(FLOW_ID, 0, TB_MILLIS(50)), TB_AGAIN);
+    close_control(&it);
+}
+
+/* Each of these ends the connection, and nothing else. */
+static void wrong_role(void *argument)
+{
+    static const struct {
+        uint16_t type;
+        uint32_t bytes;
+    } wrong[] = {
+        {TB__MSG_POOL_ADDED, 0},   {TB__MSG_POOL_ADDED, 127},   {TB__MSG_POOL_ADDED, 128},
+        {TB__MSG_POOL_REMOVED, 4}, {TB__MSG_NODE_READY, 1},     {TB__MSG_FLOW_STOP, 8},
+        {TB__MSG_FLOW_KILL, 1},    {TB__MSG_STOP, 0},           {TB__MSG_NODE_GONE, 128},
+        {TB__MSG_LAST, 0},         {TB__MSG_POOL_ADDED, 60000},
+    };
+    static uint8_t body[60000];
+    memset(body, 0xff, sizeof body); /* a name without an end */
+    (void)argument;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct peer peer;
+        connect_peer(&peer, "sink");
+        CHECK_OK(tb__lifeline_send(peer.runner, wrong[i].type, body, wrong[i].bytes));
+        CHECK_WITHIN_MS(tb__lifeline_is_dead(peer.runner), 2000);
+        close_peer(&peer);
+    }
+}
+
+static void peers_that_break_the_rules(void)
+{
+    struct fixture it;
+    struct child wrong;
+    struct child node;
+    struct tb__control_news news;
+    open_control(&it);
+    start_node(&it, &node, "source", SOURCE);
+    child_start(&wrong, "wrong", wrong_role, NULL);
+    child_join(&wrong);
+    tb__control_take(it.control, &news);
+    CHECK_EQ(news.stop + news.kill + news.reachable[SINK], 0);
+    CHECK_EQ(tb__control_pools(it.control), 0);
+    CHECK_EQ(tb__control_stop(it.control, SOURCE), 1); /* others are served throughout */
+    CHECK_WITHIN_MS(ask(&node).stops == 1, 1000);
+    quit(&node);
+    close_control(&it);
+}
+
+static const struct test tests[] = {
+    TEST(stop_reaches_a_node_that_has_reported, 20),
+    TEST(a_killed_node_is_forgotten, 20),
+    TEST(neighbours_hear_who_has_ended, 20),
+    TEST(pools_that_nobody_freed_are_counted, 20),
+    TEST(tools_ask_and_wait, 20),
+    TEST(nobody_to_ask, 20),
+    TEST(peers_that_break_the_rules, 30),
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, tests, TEST_COUNT(tests));
+}
