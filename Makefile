@@ -49,7 +49,7 @@ tidy:
 
 format:
 	@scripts/setup.sh tidy
-	@git ls-files -z '*.c' '*.h' | xargs -0 clang-format -i
+	@git ls-files -z '*.c' '*.h' '*.cpp' | xargs -0 clang-format -i
 
 bench: build
 	@$(BUILD)/bin/tensorbus bench local
