@@ -17,9 +17,10 @@ build:
 	@scripts/setup.sh build
 	@scripts/build.sh $(BUILD)
 
+# With an option the folder is configured again: what was missing before may be there now.
 demo:
 	@scripts/setup.sh build demo
-	@scripts/build.sh $(BUILD)
+	@scripts/build.sh $(BUILD) -DTB_BUILD_EXAMPLES=ON
 	@scripts/demo.sh
 
 check:
