@@ -145,7 +145,7 @@ report_witness() {
     expect "$small" -lt $((frames_in * frame_bytes / 2 + 1)) -- "the witness saw frames copied in parts"
     expect "$largest" -lt 65536 -- "one message through a socket or pipe had $largest bytes"
     line "" "$(grouped $((out + into + across))) by a witness in every process that counts memcpy and its relatives"
-    line "small copies" "$(grouped "$small") bytes of messages by memcpy into and out of shared memory, all frames together"
+    line "small copies" "$(grouped "$small") bytes in all, in pieces of 64 bytes to 64 KiB: messages"
     [ "$filled" -eq 0 ] || line "" "(FFmpeg itself filled the slots with memcpy: $(grouped "$filled") bytes)"
     line "through sockets" "$(grouped "$sockets") bytes in all: greetings and descriptors"
     segment=$(common_segment)

@@ -48,7 +48,7 @@ static int64_t now_ns(void)
 
 static int fail(const char *what)
 {
-    fprintf(stderr, "camera: %s: %s\n", what, tb_last_error_text());
+    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
     return -1;
 }
 
@@ -163,7 +163,7 @@ static int one_frame(struct camera *camera)
     int rc = source_read(camera->source, &pts_s, camera->error, sizeof(camera->error));
     if (rc <= 0) {
         if (rc < 0) {
-            fprintf(stderr, "camera: %s\n", camera->error);
+            fprintf(stderr, "%s\n", camera->error);
         }
         return rc;
     }
@@ -175,7 +175,7 @@ static int one_frame(struct camera *camera)
     /* The one place where pixels are written: by FFmpeg, into the memory that all others read. */
     uint8_t *pixels = tb_loan_tensor(loan)->data;
     if (source_convert(camera->source, pixels, camera->error, sizeof(camera->error)) != 0) {
-        fprintf(stderr, "camera: %s\n", camera->error);
+        fprintf(stderr, "%s\n", camera->error);
         tb_loan_cancel(loan);
         return -1;
     }
@@ -195,7 +195,7 @@ static int play(struct camera *camera, long rounds)
 {
     for (long round = 0; rounds == 0 || round < rounds; round++) {
         if (round > 0 && source_rewind(camera->source, camera->error, sizeof(camera->error)) != 0) {
-            fprintf(stderr, "camera: %s\n", camera->error);
+            fprintf(stderr, "%s\n", camera->error);
             return -1;
         }
         const int64_t before = camera->index;
@@ -211,7 +211,7 @@ static int play(struct camera *camera, long rounds)
             break;
         }
         if (camera->index == before) {
-            fprintf(stderr, "camera: `%s` has no frames\n", camera->video);
+            fprintf(stderr, "`%s` has no frames\n", camera->video);
             return -1;
         }
     }
@@ -242,8 +242,8 @@ static void report(struct camera *camera)
         fail("cannot read the pool's counters");
         return;
     }
-    printf("camera: %" PRIu64 " frames, %.1f MB, written in place; %" PRIu64 " copied\n",
-           stats.frames, (double)stats.bytes / 1e6, stats.copies);
+    printf("%" PRIu64 " frames, %.1f MB, written in place; %" PRIu64 " copied\n", stats.frames,
+           (double)stats.bytes / 1e6, stats.copies);
     FILE *file = report_open(tb_node_id(camera->node));
     if (file) {
         const struct source_info *info = source_get_info(camera->source);
@@ -260,17 +260,18 @@ int main(int argc, char **argv)
     struct camera camera = {.video = argc > 1 ? argv[1] : getenv("VIDEO")};
     const char *rate = getenv("CAMERA_RATE"), *rounds = getenv("CAMERA_LOOP");
     if (!camera.video || !*camera.video) {
-        fprintf(stderr, "camera: name a video: VIDEO=film.mp4 or VIDEO=/dev/video0\n");
+        fprintf(stderr, "name a video: VIDEO=film.mp4 or VIDEO=/dev/video0\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* the runner reads a pipe */
     camera.at_full_speed = rate && strcmp(rate, "max") == 0;
     if (source_open(camera.video, &camera.source, camera.error, sizeof(camera.error)) != 0) {
-        fprintf(stderr, "camera: %s\n", camera.error);
+        fprintf(stderr, "%s\n", camera.error);
         return 1;
     }
     const struct source_info *info = source_get_info(camera.source);
-    printf("camera: %s: %d x %d, %.4g fps, %s\n", camera.video, info->width, info->height,
-           info->fps, info->codec);
+    printf("%s: %d x %d, %.4g fps, %s\n", camera.video, info->width, info->height, info->fps,
+           info->codec);
     int rc = -1;
     if (tb_node_open(&camera.node) != TB_OK) {
         fail("cannot open the node");

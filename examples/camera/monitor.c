@@ -57,7 +57,7 @@ static int64_t now_ns(void)
 
 static int fail(const char *what)
 {
-    fprintf(stderr, "monitor: %s: %s\n", what, tb_last_error_text());
+    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
     return -1;
 }
 
@@ -109,7 +109,7 @@ static int begin(struct monitor *monitor, const tb_tensor *image, const tb_metad
     monitor->width = (int)image->shape[1];
     monitor->sheet = sheet_create(monitor->width, monitor->height, expected);
     if (!monitor->sheet) {
-        fprintf(stderr, "monitor: no memory for the contact sheet\n");
+        fprintf(stderr, "no memory for the contact sheet\n");
         return -1;
     }
     monitor->shown_ns = monitor->first_ns;
@@ -124,7 +124,7 @@ static int on_pair(struct monitor *monitor, const struct pending *pair)
     tb_metadata_value pts;
     if (image->dtype != TB_U8 || image->ndim != 3 || image->shape[2] != 3 ||
         image->shape[0] > 16384 || image->shape[1] > 16384 || !tb_tensor_is_packed(image)) {
-        fprintf(stderr, "monitor: a frame is not uint8[height, width, 3]\n");
+        fprintf(stderr, "a frame is not uint8[height, width, 3]\n");
         return -1;
     }
     if (!monitor->sheet && begin(monitor, image, metadata) != 0) {
@@ -139,7 +139,7 @@ static int on_pair(struct monitor *monitor, const struct pending *pair)
     }
     if (image->shape[0] == monitor->height && image->shape[1] == monitor->width &&
         sheet_offer(monitor->sheet, &frame) < 0) {
-        fprintf(stderr, "monitor: no memory for a small picture\n");
+        fprintf(stderr, "no memory for a small picture\n");
         return -1;
     }
     monitor->boxes += (uint64_t)pair->box_count;
@@ -194,7 +194,7 @@ static void take_boxes(struct pending *pair, const tb_tensor *tensor)
     pair->have_boxes = 1;
     if (tensor->dtype != TB_I32 || tensor->ndim != 2 || tensor->shape[1] != 5 ||
         !tb_tensor_is_packed(tensor)) {
-        fprintf(stderr, "monitor: boxes are not int32[n, 5]\n");
+        fprintf(stderr, "boxes are not int32[n, 5]\n");
         return;
     }
     const int64_t count = tensor->shape[0];
@@ -212,7 +212,7 @@ static int on_input(struct monitor *monitor, tb_event **event, int64_t came_ns)
     tb_metadata_value index;
     if (tb_metadata_get(tb_event_metadata(*event), "index", &index) != TB_OK ||
         index.type != TB_META_INT64) {
-        fprintf(stderr, "monitor: a message has no `index`\n");
+        fprintf(stderr, "a message has no `index`\n");
         return -1;
     }
     struct pending *pair = place(monitor, index.integer);
@@ -243,7 +243,7 @@ static int run(struct monitor *monitor)
         if (tb_event_get_type(event) == TB_EVENT_INPUT) {
             rc = on_input(monitor, &event, came_ns);
         } else if (tb_event_get_type(event) == TB_EVENT_ERROR) {
-            fprintf(stderr, "monitor: %s\n", tb_event_text(event));
+            fprintf(stderr, "%s\n", tb_event_text(event));
         }
         if (event) {
             tb_event_release(event);
@@ -286,16 +286,16 @@ static int draw(const struct monitor *monitor, const char *path)
                   {p99, "latency p99"}}};
     const int places = sheet_write(monitor->sheet, path, &text);
     if (places < 0) {
-        fprintf(stderr, "monitor: cannot write `%s`: %s\n", path, strerror(errno));
+        fprintf(stderr, "cannot write `%s`: %s\n", path, strerror(errno));
         return -1;
     }
-    printf("monitor: %d pictures with what moved in them: %s\n", places, path);
+    printf("%d pictures with what moved in them: %s\n", places, path);
     return 0;
 }
 
 static void report(const struct monitor *monitor)
 {
-    printf("monitor: %" PRIu64 " frames in %.1f s (%.1f fps), latency p50 %.3f ms p99 %.3f ms max "
+    printf("%" PRIu64 " frames in %.1f s (%.1f fps), latency p50 %.3f ms p99 %.3f ms max "
            "%.3f ms, %" PRIu64 " dropped, %" PRIu64 " copies\n",
            monitor->frames, (double)(monitor->last_ns - monitor->first_ns) / 1e9, mean_fps(monitor),
            quantile_ms(monitor, 0.5), quantile_ms(monitor, 0.99),

@@ -36,7 +36,7 @@ static int64_t now_ns(void)
 
 static int fail(const char *what)
 {
-    fprintf(stderr, "motion: %s: %s\n", what, tb_last_error_text());
+    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
     return -1;
 }
 
@@ -68,7 +68,7 @@ static int prepare(struct motion *motion, const tb_tensor *image)
     if (!image || image->dtype != TB_U8 || image->ndim != 3 || image->shape[2] != 3 ||
         image->shape[0] > INT32_MAX || image->shape[1] > INT32_MAX || !tb_tensor_is_packed(image)) {
         char text[128];
-        fprintf(stderr, "motion: a frame is %s: packed uint8[height, width, 3] is wanted\n",
+        fprintf(stderr, "a frame is %s: packed uint8[height, width, 3] is wanted\n",
                 image ? tb_tensor_describe(image, text, sizeof(text)) : "nothing");
         return -1;
     }
@@ -81,7 +81,7 @@ static int prepare(struct motion *motion, const tb_tensor *image)
     motion->width = width;
     motion->height = height;
     if (!motion->detector) {
-        fprintf(stderr, "motion: no memory for frames of %d x %d\n", width, height);
+        fprintf(stderr, "no memory for frames of %d x %d\n", width, height);
         return -1;
     }
     return 0;
@@ -100,7 +100,7 @@ static int on_image(struct motion *motion, const tb_event *event)
     }
     if (!frame || tb_metadata_get(metadata, "index", &index) != TB_OK ||
         index.type != TB_META_INT64) {
-        fprintf(stderr, "motion: a message is no handle with an `index`\n");
+        fprintf(stderr, "a message is no handle with an `index`\n");
         return -1;
     }
     const int64_t begin_ns = now_ns();
@@ -135,7 +135,7 @@ static int run(struct motion *motion)
         if (tb_event_get_type(event) == TB_EVENT_INPUT) {
             rc = on_image(motion, event);
         } else if (tb_event_get_type(event) == TB_EVENT_ERROR) {
-            fprintf(stderr, "motion: %s\n", tb_event_text(event));
+            fprintf(stderr, "%s\n", tb_event_text(event));
         }
         tb_event_release(event);
         if (rc != 0) {
@@ -153,8 +153,7 @@ int main(void)
     }
     const int rc = run(&motion);
     const double search_ms = (double)latency_quantile(&motion.search, 0.5) / 1e6;
-    printf("motion: %" PRIu64 " frames searched in place, %" PRIu64
-           " boxes, %d cuts, p50 %.3f ms\n",
+    printf("%" PRIu64 " frames searched in place, %" PRIu64 " boxes, %d cuts, p50 %.3f ms\n",
            motion.frames, motion.boxes, motion.detector ? detector_cuts(motion.detector) : 0,
            search_ms);
     FILE *file = report_open(tb_node_id(motion.node));

@@ -13,6 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* FFmpeg 5 made these const; with FFmpeg 4 (Ubuntu 22.04, Debian 11) they are not. */
+#if LIBAVFORMAT_VERSION_MAJOR >= 59
+typedef const AVInputFormat demuxer;
+typedef const AVCodec codec_type;
+#else
+typedef AVInputFormat demuxer;
+typedef AVCodec codec_type;
+#endif
+
 enum {
     MAX_SIDE = 16384,     /* pixels; a frame is then at most 768 MiB */
     MAX_BAD_PACKETS = 100 /* in a row, before a stream counts as broken */
@@ -44,7 +53,7 @@ static int fail(char *error, int size, const char *what, const char *on, int cod
 }
 
 /* The demuxer that a name asks for, and the part of the name that it wants to see. */
-static const AVInputFormat *input_format(const char **name, int *live)
+static demuxer *find_demuxer(const char **name, int *live)
 {
     if (strncmp(*name, "lavfi:", 6) == 0) {
         *name += 6;
@@ -61,7 +70,7 @@ static int open_input(struct source *source, char *error, int size)
 {
     const char *name = source->name;
     const char *url = name;
-    const AVInputFormat *format = input_format(&url, &source->info.live);
+    demuxer *format = find_demuxer(&url, &source->info.live);
     int code = avformat_open_input(&source->format, url, format, NULL);
     if (code < 0) {
         return fail(error, size, "cannot open the video", name, code);
@@ -70,7 +79,7 @@ static int open_input(struct source *source, char *error, int size)
     if (code < 0) {
         return fail(error, size, "cannot read the streams of", name, code);
     }
-    const AVCodec *codec = NULL;
+    codec_type *codec = NULL;
     int index = av_find_best_stream(source->format, AVMEDIA_TYPE_VIDEO, -1, -1, &codec, 0);
     if (index < 0) {
         return fail(error, size, "there is no video that can be decoded in", name, index);

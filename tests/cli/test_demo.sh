@@ -5,7 +5,7 @@ source=${TB_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=${TB_BINARY_DIR:-$source/build}
 if [ ! -x "$build/examples/camera/camera" ] || [ ! -x "$build/bin/tensorbus" ]; then
     echo "skipped: the camera example is not built (FFmpeg's libraries or zlib are missing)"
-    exit 0
+    exit 77
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -77,7 +77,7 @@ if ! says 'not counted from outside: a sanitizer'; then
     check "no copies by the witness" says '^ +0 by a witness in every process'
     check "one memory" says '^  one memory +segment with inode [0-9]+, [0-9,]+ bytes, mapped by all three'
 fi
-check "the square was found" says 'motion: 60 frames searched in place, [3-9][0-9] boxes'
+check "the square was found" says '60 frames searched in place, [3-9][0-9] boxes'
 check "the picture has its size" test "$(png_size "$DEMO_PNG")" = 1994x1161
 check "no process is left" test -z "$(left_over)"
 check "no socket is left" test -z "$(find "$TENSORBUS_DIR" -type s 2>/dev/null)"
