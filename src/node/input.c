@@ -84,14 +84,16 @@ tb_status tb__input_open(struct tb__input *input)
     }
     while (!atomic_load(&input->node->stop)) {
         struct tb__stream *stream;
+        if (tb__node_is_gone(input->node, config->source_node)) {
+            break;
+        }
         tb_status status = attempt(input, &refused_ns, &stream);
         if (status == TB_OK) {
             adopt(input, stream);
             return TB_OK;
         }
-        if (status == TB_CLOSED || tb__node_is_gone(input->node, config->source_node)) {
-            input->state = TB__INPUT_CLOSED;
-            return TB_OK;
+        if (status == TB_CLOSED) {
+            break;
         }
         if (status != TB_AGAIN) {
             return status;
@@ -103,7 +105,7 @@ tb_status tb__input_open(struct tb__input *input)
             remind_ns += REMIND_NS;
         }
     }
-    input->state = TB__INPUT_CLOSED; /* STOP comes first anyway */
+    input->state = TB__INPUT_CLOSED;
     return TB_OK;
 }
 

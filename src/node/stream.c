@@ -93,7 +93,9 @@ void tb__stream_close(struct tb__stream *stream)
     }
     tb__ring_unmap(&stream->ring);
     if (stream->line != NULL) {
-        if (stream->id != 0 && !tb__lifeline_is_dead(stream->line)) {
+        /* A sender that said goodbye gives everything back by itself. */
+        if (stream->id != 0 && !tb__lifeline_is_dead(stream->line) &&
+            !tb__lifeline_said_goodbye(stream->line)) {
             tb_status status = call_about(stream, TB__MSG_STREAM_CLOSE, CLOSE_PATIENCE_NS);
             if (status < 0) {
                 tb_log_debug("unsubscribing from `%s`: %s", tb__lifeline_peer_name(stream->line),
