@@ -29,7 +29,7 @@ static const float MIN_CHANGE = 7;      /* of 255, from the frame before */
 static const float NOISE_FACTOR = 3.5f; /* times a cell's usual deviation */
 static const float CUT_CHANGE = 20;
 static const double CUT_SHARE = 0.5;        /* of all cells */
-static const double MIN_AREA_SHARE = 0.004; /* of the picture */
+static const double MIN_AREA_SHARE = 0.003; /* of the picture */
 
 /* One instruction each; libm's, which mind NaN, are calls. */
 static inline float min_float(float a, float b)
