@@ -81,6 +81,16 @@ static inline void tb__fence_stores(void)
 #endif
 }
 
+/* Ask for a line in writable state ahead of a store. A hint: a no-op where it does not exist. */
+static inline void tb__prefetch_write(const void *address)
+{
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 static inline void tb__pause(void)
 {
 #if defined(__x86_64__)

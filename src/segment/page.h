@@ -28,40 +28,45 @@ enum tb__page_state {
 };
 
 struct tb__page_shm {
-    /* Line 0: written by the reader, scanned by the owner at every publish. */
+    /* Line 0: written by the reader; the owner looks when it claims a slot. */
     struct tb__a64 entries[TB__NEAR_ENTRIES]; /* 0 or the generation of a held frame */
     struct tb__a64 taken;     /* generation (stream: sequence) up to which the reader has taken */
     struct tb__a64 acked;     /* generation up to which the reader has acknowledged */
-    struct tb__a32 armed;     /* TB__ARMED_*: reader sets, the owner clears when it wakes it */
     struct tb__a32 entries_used; /* entries from this index on were never used: not scanned */
-    struct tb__a32 reader_life; /* service thread of the reader's process; marked by the kernel */
+    uint8_t pad0[12];         /* written 0 */
+    /* Line 1: written by the reader; the owner looks when it publishes. Apart from line 0, so that a
+     * look at the flag does not take away the line in which the reader is leasing just then. */
+    struct tb__a32 armed;     /* TB__ARMED_*: reader sets, the owner clears when it wakes it */
     uint32_t pad1;            /* written 0 */
-    /* Line 1: written by the owner. */
+    struct tb__a32 reader_life; /* service thread of the reader's process; marked by the kernel */
+    uint8_t pad2[52];         /* written 0 */
+    /* Line 2: written by the owner. */
     struct tb__a32 owner_life; /* service thread of the owner's process; marked by the kernel */
-    uint32_t pad2;            /* written 0 */
+    uint32_t pad3;            /* written 0 */
     struct tb__a32 waiting;   /* owner: somebody waits for a slot, an acknowledgement or room */
     struct tb__a32 state;     /* enum tb__page_state */
-    uint8_t pad3[48];         /* written 0 */
-    /* Line 2: counters of the reader, for tools. */
+    uint8_t pad4[48];         /* written 0 */
+    /* Line 3: counters of the reader, for tools. */
     struct tb__a64 frames;    /* returned to the user */
     struct tb__a64 missed;    /* overwritten before the reader came to them */
     struct tb__a64 stale;     /* handles that came too late */
     struct tb__a64 waits;     /* calls that slept */
-    uint8_t pad4[32];         /* written 0 */
-    /* Lines 3 to 10: entries beyond the near ones, for readers with max_leases above 4. */
-    struct tb__a64 far_entries[TB__MAX_ENTRIES - TB__NEAR_ENTRIES];
     uint8_t pad5[32];         /* written 0 */
+    /* Lines 4 to 11: entries beyond the near ones, for readers with max_leases above 4. */
+    struct tb__a64 far_entries[TB__MAX_ENTRIES - TB__NEAR_ENTRIES];
+    uint8_t pad6[32];         /* written 0 */
 };
 _Static_assert(__builtin_offsetof(struct tb__page_shm, taken) == 32, "page: taken");
 _Static_assert(__builtin_offsetof(struct tb__page_shm, acked) == 40, "page: acked");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, armed) == 48, "page: armed");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, reader_life) == 56, "page: reader_life");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, owner_life) == 64, "page: owner_life");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, waiting) == 72, "page: waiting");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, state) == 76, "page: state");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, frames) == 128, "page: frames");
-_Static_assert(__builtin_offsetof(struct tb__page_shm, far_entries) == 192, "page: far entries");
-_Static_assert(sizeof(struct tb__page_shm) == 704, "page: 11 lines");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, entries_used) == 48, "page: entries_used");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, armed) == 64, "page: armed");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, reader_life) == 72, "page: reader_life");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, owner_life) == 128, "page: owner_life");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, waiting) == 136, "page: waiting");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, state) == 140, "page: state");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, frames) == 192, "page: frames");
+_Static_assert(__builtin_offsetof(struct tb__page_shm, far_entries) == 256, "page: far entries");
+_Static_assert(sizeof(struct tb__page_shm) == 768, "page: 12 lines");
 
 /* The struct does not begin at the page's first byte in every page: pages would then compete for the
  * same few sets of the owner's cache, which scans them all. The owner chooses a shift by the
