@@ -175,4 +175,7 @@ void steps_end(void);
  * came to steps_end() before (it is killed there). *out_steps is the number really run. */
 int child_kill_after_steps(struct child *child, unsigned long steps, unsigned long *out_steps);
 
+/* The same, counting stops before and after each system call: far faster, for long ways. */
+int child_kill_after_calls(struct child *child, unsigned long stops, unsigned long *out_stops);
+
 #endif

@@ -1,4 +1,4 @@
-/* Kills after a chosen number of machine instructions, by single-stepping a role's thread.
+/* Kills after a chosen number of machine instructions or system calls, by stepping a role's thread.
  * steps_begin() stops the role as a traced process; the parent drives it from there. */
 #include "harness/internal.h"
 
@@ -37,7 +37,9 @@ static int await_stop(struct child *child)
     return WSTOPSIG(status);
 }
 
-int child_kill_after_steps(struct child *child, unsigned long steps, unsigned long *out_steps)
+/* Let the child go on `count` times with a ptrace request, then kill it. */
+static int kill_after(struct child *child, enum __ptrace_request request, unsigned long count,
+                      unsigned long *out_done)
 {
     if (await_stop(child) != SIGSTOP) {
         FAIL("role %s did not stop at steps_begin()", child->role);
@@ -45,9 +47,9 @@ int child_kill_after_steps(struct child *child, unsigned long steps, unsigned lo
     unsigned long done = 0;
     int at_end = 0;
     long pass_signal = 0;
-    while (done < steps) {
-        if (ptrace(PTRACE_SINGLESTEP, child->pid, NULL, (void *)pass_signal) != 0) {
-            FAIL("single step of role %s: %s", child->role, strerror(errno));
+    while (done < count) {
+        if (ptrace(request, child->pid, NULL, (void *)pass_signal) != 0) {
+            FAIL("stepping role %s: %s", child->role, strerror(errno));
         }
         int signal = await_stop(child);
         if (signal == SIGSTOP) {
@@ -59,8 +61,18 @@ int child_kill_after_steps(struct child *child, unsigned long steps, unsigned lo
     }
     kill(child->pid, SIGKILL);
     child_join_signal(child, SIGKILL);
-    if (out_steps != NULL) {
-        *out_steps = done;
+    if (out_done != NULL) {
+        *out_done = done;
     }
     return !at_end;
+}
+
+int child_kill_after_steps(struct child *child, unsigned long steps, unsigned long *out_steps)
+{
+    return kill_after(child, PTRACE_SINGLESTEP, steps, out_steps);
+}
+
+int child_kill_after_calls(struct child *child, unsigned long stops, unsigned long *out_stops)
+{
+    return kill_after(child, PTRACE_SYSCALL, stops, out_stops);
 }
