@@ -31,10 +31,10 @@ targets=()
 echo "building $folder"
 # What the tools say on success is of no use here; warnings are.
 status=0
-cmake --build "$folder" --parallel "${JOBS:-$(nproc)}" "${targets[@]}" >"$folder/build.log" 2>&1 \
-    </dev/null || status=$?
+env -u MAKEFLAGS -u MAKELEVEL cmake --build "$folder" --parallel "${JOBS:-$(nproc)}" \
+    "${targets[@]}" >"$folder/build.log" 2>&1 </dev/null || status=$?
 if [ "$status" -ne 0 ]; then
-    grep -vE '^\[ *[0-9]+[%/]' "$folder/build.log" >&2 || true
+    grep -vE "^\[ *[0-9]+[%/]|(Entering|Leaving) directory" "$folder/build.log" >&2 || true
     echo "building $folder failed" >&2
     exit "$status"
 fi

@@ -14,10 +14,19 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
 /* Record an error that came from elsewhere (a reply from another process). */
 tb_status tb__error_copy(tb_status status, const char *where, const char *text);
 
-#define TB__FAIL(status, ...) tb__error_set((status), 0, __func__, __VA_ARGS__)
+/* The analyzer cannot see that tb__error_set() returns what it is given, never success instead. */
+#ifdef __clang_analyzer__
+#define TB__RETURNS(status, call) ((void)(call), (status))
+#else
+#define TB__RETURNS(status, call) (call)
+#endif
+
+#define TB__FAIL(status, ...)                                                                      \
+    TB__RETURNS((status), tb__error_set((status), 0, __func__, __VA_ARGS__))
 
 /* As TB__FAIL, with errno's text appended: "...: No space left on device". */
-#define TB__FAIL_ERRNO(status, ...) tb__error_set((status), errno, __func__, __VA_ARGS__)
+#define TB__FAIL_ERRNO(status, ...)                                                                \
+    TB__RETURNS((status), tb__error_set((status), errno, __func__, __VA_ARGS__))
 
 /* Pass a failure on. */
 #define TB__TRY(expression)                                                                        \

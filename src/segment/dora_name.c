@@ -21,7 +21,7 @@ tb_status tb__dora_segment_name(const char *machine, const char *flow, const cha
                                 uint64_t counter, char out[TB__DORA_NAME_SIZE])
 {
     /* Three names of at most 64 characters, the prefix and the counter are at most 226. */
-    _Static_assert(sizeof TB__DORA_PREFIX - 1 + 3 * TB__NAME_SIZE + 20 < TB__DORA_NAME_SIZE,
+    _Static_assert(sizeof TB__DORA_PREFIX - 1 + 3 * (size_t)TB__NAME_SIZE + 20 < TB__DORA_NAME_SIZE,
                    "every name that is built fits");
     int has_machine = machine != NULL && machine[0] != '\0';
     if (has_machine) {

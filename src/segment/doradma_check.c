@@ -255,8 +255,8 @@ static tb_status check_foreign(const struct tb__doradma_header *header, uint64_t
 static tb_status check(const void *segment, uint64_t mapped_bytes, int allow_foreign,
                        struct tb__doradma_view *out)
 {
-    struct tb__doradma_header header;
-    struct tb__doradma_json json;
+    struct tb__doradma_header header = {.json_len = 0};
+    struct tb__doradma_json json = {.size = 0};
     struct tb__doradma_view view = {.foreign = 0};
     TB__TRY(read_header(segment, mapped_bytes, &header));
     int own = memcmp(header.geometry_magic, TB__GEOMETRY_MAGIC, sizeof header.geometry_magic) == 0;
