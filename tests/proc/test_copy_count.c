@@ -77,7 +77,8 @@ static void run_victim(uint64_t counters[COUNTERS], char *segments, size_t segme
     snprintf(preload, sizeof(preload), "LD_PRELOAD=%s", witness);
     const pid_t pid = fork();
     if (pid == 0) {
-        char *const arguments[] = {"victim", "--victim", NULL};
+        char name[] = "victim", option[] = "--victim";
+        char *const arguments[] = {name, option, NULL};
         char *const environment[] = {setting, preload, NULL};
         execve("/proc/self/exe", arguments, environment);
         _exit(6);
