@@ -15,23 +15,23 @@ static void fill(const tb_tensor *tensor, int64_t index)
     }
 }
 
-/* Whether STOP has come. A node without inputs has nothing else to wait for (TB_CLOSED). */
-static int is_stopped(tb_node *node)
+/* Whether STOP has come, or the receiver has gone, within the timeout. */
+static int has_ended(tb_node *node, int64_t timeout_ns)
 {
     tb_event *event;
-    tb_status status = tb_node_next(node, TB_POLL, &event);
+    tb_status status = tb_node_next(node, timeout_ns, &event);
     if (status < 0) {
         example_fail(NODE, "next");
     }
-    int stopped = 0;
+    int ended = status == TB_CLOSED;
     if (status == TB_OK) {
-        stopped = tb_event_get_type(event) == TB_EVENT_STOP;
+        ended = tb_event_get_type(event) == TB_EVENT_STOP;
         tb_event_release(event);
     }
-    return stopped;
+    return ended;
 }
 
-/* Returns 0 when the flow is asked to stop. */
+/* Returns 0 when it is no use to go on. */
 static int send_frame(tb_node *node, tb_pool *pool, int64_t index)
 {
     tb_loan *loan;
@@ -47,7 +47,7 @@ static int send_frame(tb_node *node, tb_pool *pool, int64_t index)
     if (tb_node_send(node, "frames", tb_handle_value(&handle), NULL, TB_SECONDS(10)) != TB_OK) {
         example_fail(NODE, "send");
     }
-    return !is_stopped(node);
+    return !has_ended(node, TB_POLL);
 }
 
 int main(void)
@@ -83,6 +83,12 @@ int main(void)
            (double)(example_now_ns() - begin_ns) / 1e9);
     printf("Most frames in flight at once: %u of %u slots; drops: %llu; copies: %llu\n", most_held,
            stats.slots, (unsigned long long)stats.drops, (unsigned long long)stats.copies);
+    /* The receiver still has frames of this pool; it closes `released` when it has none. */
+    if (tb_node_close_output(node, "frames") != TB_OK) {
+        example_fail(NODE, "close output");
+    }
+    while (goes_on && !has_ended(node, TB_FOREVER)) {
+    }
     if (tb_pool_free(pool) != TB_OK) {
         example_fail(NODE, "free");
     }
