@@ -262,6 +262,7 @@ static tb_status run_line(const struct build *build, const struct tb__flow_step 
     const char *program = NULL;
     const char *why = "";
     size_t count = 0;
+    TB_ASSERT(argv[0] != NULL); /* empty lines are no steps */
     while (argv[count] != NULL) {
         count++;
     }

@@ -102,6 +102,13 @@ static void take_step(struct tb__checker *checker, struct tb__flow_node *node, c
                     checker->scope.owner, TB__FLOW_BUILD_MAX);
         return;
     }
+    for (const char *at = text; *at != '\0'; at++) {
+        if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f) { /* it will be printed */
+            tb__problem(checker->problems, place, "`build` of %s has a control character: %.60s",
+                        checker->scope.owner, text);
+            return;
+        }
+    }
     char **argv = tb__expand_words(&checker->scope, "`build`", place, text, TB__WORDS_BUILD);
     if (argv != NULL && argv[0] != NULL) {
         node->build[node->build_count++] =

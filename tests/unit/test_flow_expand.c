@@ -11,7 +11,8 @@
 
 static char *const environment[] = {(char *)"HOME=/home/ada", (char *)"X=outer",   (char *)"AB=2",
                                     (char *)"EMPTY=",         (char *)"DOLLAR=$X", NULL};
-static const struct tb__flow_env env[] = {{.key = "X", .value = "inner 'q' $HOME"},
+static const struct tb__flow_env env[] = {{.key = "A_LONGER", .value = "no"},
+                                          {.key = "X", .value = "inner 'q' $HOME"},
                                           {.key = "A", .value = "1"}};
 
 struct fixture {
@@ -27,7 +28,7 @@ static int setup(void **state)
                                        .problems = &fixture.problems,
                                        .environment = environment,
                                        .env = env,
-                                       .env_count = 2,
+                                       .env_count = 3,
                                        .owner = "node `n`"};
     *state = &fixture;
     return fixture.scope.arena == NULL;

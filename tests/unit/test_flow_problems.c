@@ -30,6 +30,8 @@ static void slips_of_the_fingers_are_guessed(void **state)
         {"git", NULL},
         {"", NULL},
         {"zzzzzzzzzzzzzzzzzzzz", NULL},
+        {"nev", "env"},
+        {"di", "id"},
         {"env_", "env"},
         {"ev", "env"},
         {"restartpolicy", "restart_policy"},
@@ -48,6 +50,9 @@ static void slips_of_the_fingers_are_guessed(void **state)
     const char *const own[] = {longest};
     assert_null(tb__nearest(longest, own, 1)); /* too long to guess at, and nothing overflows */
     assert_null(tb__nearest("aaa", own, 1));
+    const char *const forty[] = {longest + sizeof longest - 1 - 40};
+    assert_ptr_equal(tb__nearest(forty[0] + 1, forty, 1), forty[0]);
+    assert_null(tb__nearest(forty[0] - 1, forty, 1));
     assert_null(tb__nearest("a", NULL, 0));
 }
 

@@ -199,6 +199,7 @@ static const struct mistake mistakes[] = {
     {NODE "    build: a | b\n", 4, 12, "`|` needs a shell"},
     {NODE "    build: a > b\n", 4, 12, "`>` needs a shell"},
     {NODE "    build: a `b`\n", 4, 12, "needs a shell"},
+    {NODE "    build: \"a\\eb\"\n", 4, 12, "`build` of node `a` has a control character: a?b"},
     {NODE "    build: {x: 1}\n", 4, 12, "`build` of node `a` must be a text, this is a map"},
 };
 
