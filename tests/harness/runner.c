@@ -20,7 +20,7 @@
 #if defined(__SANITIZE_THREAD__)
 /* Tests fork while the library's thread runs; the child opens a bus of its own. */
 const char *__tsan_default_options(void);
-const char *__tsan_default_options(void)
+__attribute__((visibility("default"))) const char *__tsan_default_options(void)
 {
     return "die_after_fork=0";
 }
