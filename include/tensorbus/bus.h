@@ -9,7 +9,8 @@
  * Runtime directory: $TENSORBUS_DIR, else $XDG_RUNTIME_DIR/tensorbus, else /tmp/tensorbus-<uid>.
  * Flow: $TENSORBUS_FLOW, else "default".
  *
- * fork: the child must not use the bus (TB_E_FORKED) and opens its own; the parent is undisturbed. */
+ * fork: the child must not use the bus (TB_E_FORKED) and opens its own; the parent is undisturbed.
+ */
 #ifndef TENSORBUS_BUS_H
 #define TENSORBUS_BUS_H
 
@@ -23,11 +24,11 @@ extern "C" {
 typedef struct tb_bus tb_bus;
 
 typedef struct tb_bus_options {
-    size_t size;              /* sizeof(tb_bus_options) */
-    const char *name;         /* name of the endpoint; NULL: reachable by its id alone */
-    const char *directory;    /* runtime directory; NULL: from the environment */
-    const char *flow;         /* NULL: from the environment */
-    uint32_t allow_gid;       /* 0: same uid and root only; else a group whose members may connect */
+    size_t size;           /* sizeof(tb_bus_options) */
+    const char *name;      /* name of the endpoint; NULL: reachable by its id alone */
+    const char *directory; /* runtime directory; NULL: from the environment */
+    const char *flow;      /* NULL: from the environment */
+    uint32_t allow_gid;    /* 0: same uid and root only; else a group whose members may connect */
     uint32_t max_connections; /* per uid; 0: 1024 */
     uint32_t max_pages;       /* readers and subscribers per uid; 0: 4096 */
     uint32_t hardened;        /* 1: make the process undumpable, so that no other process of the
@@ -38,7 +39,8 @@ typedef struct tb_bus_options {
  *  Owner:   the caller; end with tb_bus_close(). Options are copied; NULL = all defaults.
  *  Returns: TB_OK, TB_E_INVALID (name), TB_E_EXISTS (a live process has the name), TB_E_DENIED (the
  *           runtime directory is not safe), TB_E_SYSTEM, TB_E_NOMEM.
- *  Threads: any.   Waits: for the flow directory's lock, milliseconds.   Source: src/endpoint/bus.c */
+ *  Threads: any.   Waits: for the flow directory's lock, milliseconds.   Source: src/endpoint/bus.c
+ */
 TB_API TB_MUST_USE tb_status tb_bus_open(const tb_bus_options *options, tb_bus **out);
 
 /** Say goodbye and close. Pools, readers and frames of the bus that are still open are closed with

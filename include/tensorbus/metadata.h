@@ -32,10 +32,10 @@ typedef struct tb_metadata_value {
     int32_t boolean;
     int64_t integer;
     double real;
-    const char *string;       /* terminated; may hold NUL bytes inside: see string_bytes */
+    const char *string; /* terminated; may hold NUL bytes inside: see string_bytes */
     size_t string_bytes;
-    size_t count;             /* elements of a list */
-    const int64_t *integers;  /* aligned copies, never views of shared memory */
+    size_t count;            /* elements of a list */
+    const int64_t *integers; /* aligned copies, never views of shared memory */
     const double *reals;
     const char *const *strings;
 } tb_metadata_value;
@@ -47,9 +47,10 @@ TB_API TB_MUST_USE tb_status tb_metadata_create(tb_metadata **out);
 TB_API void tb_metadata_destroy(tb_metadata *metadata);
 
 /** Set one value; the key and the value are copied.
- *  Returns: TB_OK, TB_E_INVALID (key), TB_E_LIMIT (names key and limit; nothing changes), TB_E_NOMEM.
- *  Threads: one at a time.   Waits: never.   Source: src/wire/metadata.c */
-TB_API TB_MUST_USE tb_status tb_metadata_set_bool(tb_metadata *metadata, const char *key, int value);
+ *  Returns: TB_OK, TB_E_INVALID (key), TB_E_LIMIT (names key and limit; nothing changes),
+ * TB_E_NOMEM. Threads: one at a time.   Waits: never.   Source: src/wire/metadata.c */
+TB_API TB_MUST_USE tb_status tb_metadata_set_bool(tb_metadata *metadata, const char *key,
+                                                  int value);
 TB_API TB_MUST_USE tb_status tb_metadata_set_int64(tb_metadata *metadata, const char *key,
                                                    int64_t value);
 TB_API TB_MUST_USE tb_status tb_metadata_set_double(tb_metadata *metadata, const char *key,

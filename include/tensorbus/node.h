@@ -2,10 +2,10 @@
  *
  * `tensorbus run flow.yml` starts each node with its configuration in the environment.
  * tb_node_open() reads it, opens the node's bus, subscribes to the inputs and waits until the
- * subscribers of its outputs are there. Then the node loops: tb_node_next() waits for all inputs and
- * timers at once, tb_node_send() sends. A message goes straight from the sender's shared memory to
- * the receiver. Values larger than a message slot travel as frames by themselves; the receiver sees
- * the same either way. The loop ends when tb_node_next() returns TB_CLOSED.
+ * subscribers of its outputs are there. Then the node loops: tb_node_next() waits for all inputs
+ * and timers at once, tb_node_send() sends. A message goes straight from the sender's shared memory
+ * to the receiver. Values larger than a message slot travel as frames by themselves; the receiver
+ * sees the same either way. The loop ends when tb_node_next() returns TB_CLOSED.
  *
  * Handles: sending a handle of a `drop_oldest` input does not hold its frame: a frame that was
  * overwritten before the receiver came to it is counted as dropped, never delivered stale. A
@@ -26,16 +26,16 @@ typedef struct tb_event tb_event;
 
 /** Open the node that the environment describes (TENSORBUS_NODE and others, set by the runner).
  *  Owner:   the caller; end with tb_node_close().
- *  Returns: TB_OK, TB_E_NOT_FOUND (not started by a runner), TB_E_INVALID (environment), or an error
- *           of tb_bus_open().
- *  Threads: any.   Waits: until the inputs' senders and the outputs' subscribers are there, or are
- *           known to be gone.   Source: src/node/node.c */
+ *  Returns: TB_OK, TB_E_NOT_FOUND (not started by a runner), TB_E_INVALID (environment), or an
+ * error of tb_bus_open(). Threads: any.   Waits: until the inputs' senders and the outputs'
+ * subscribers are there, or are known to be gone.   Source: src/node/node.c */
 TB_API TB_MUST_USE tb_status tb_node_open(tb_node **out);
 
 /** Close: receivers get what was sent, then INPUT_CLOSED. Events and frames of the node must have
  *  been given back. NULL is allowed.
  *  Threads: one, after all other calls have returned.   Waits: until receivers have taken what
- *           `backpressure` inputs still queue, at most 10 s, or until STOP.   Source: src/node/node.c */
+ *           `backpressure` inputs still queue, at most 10 s, or until STOP.   Source:
+ * src/node/node.c */
 TB_API void tb_node_close(tb_node *node);
 
 /** Id of the node; its bus, on which pools are registered.
@@ -45,10 +45,10 @@ TB_API const char *tb_node_id(const tb_node *node);
 TB_API tb_bus *tb_node_bus(tb_node *node);
 
 typedef enum tb_event_type {
-    TB_EVENT_INPUT = 1,       /* a message, a handle's frame or a timer tick */
+    TB_EVENT_INPUT = 1,        /* a message, a handle's frame or a timer tick */
     TB_EVENT_INPUT_CLOSED = 2, /* the sender of an input is gone for good */
-    TB_EVENT_STOP = 3,        /* the flow is asked to stop: finish and close */
-    TB_EVENT_ERROR = 4        /* something failed that the node should know: see tb_event_text() */
+    TB_EVENT_STOP = 3,         /* the flow is asked to stop: finish and close */
+    TB_EVENT_ERROR = 4         /* something failed that the node should know: see tb_event_text() */
 } tb_event_type;
 
 /** Wait for the next event of any input or timer.
@@ -100,11 +100,11 @@ typedef enum tb_value_kind {
 
 typedef struct tb_value {
     tb_value_kind kind;
-    uint32_t reserved;        /* 0 */
-    const void *data;         /* BYTES */
+    uint32_t reserved; /* 0 */
+    const void *data;  /* BYTES */
     size_t bytes;
-    const tb_tensor *tensor;  /* TENSOR: copied into the message or a frame; may be strided */
-    const tb_handle *handle;  /* HANDLE: of a pool of this node, or of a frame that it holds */
+    const tb_tensor *tensor; /* TENSOR: copied into the message or a frame; may be strided */
+    const tb_handle *handle; /* HANDLE: of a pool of this node, or of a frame that it holds */
 } tb_value;
 
 static inline tb_value tb_no_value(void)
@@ -131,8 +131,8 @@ static inline tb_value tb_handle_value(const tb_handle *handle)
 /** Send a value on an output to all its subscribers.
  *  Units:   timeout in ns; it bounds the wait for room in `backpressure` inputs.
  *  Owner:   value and metadata (NULL: none) are copied or held before the call returns.
- *  Returns: TB_OK (also when nobody subscribes), TB_AGAIN (a backpressure input had no room in time:
- *           no subscriber got the message), TB_E_NOT_FOUND (no such output: names those that exist),
+ *  Returns: TB_OK (also when nobody subscribes), TB_AGAIN (a backpressure input had no room in
+ * time: no subscriber got the message), TB_E_NOT_FOUND (no such output: names those that exist),
  *           TB_E_LIMIT (metadata above TB_METADATA_MAX, value above the node's 1 GiB), TB_E_NOMEM,
  *           TB_E_STALE (handle), TB_E_FORKED.
  *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/node/send.c */

@@ -2,8 +2,9 @@
  *
  * A pool is 1 to 256 equal slots for tensors, written by the process that registered it and read by
  * any number of others. Each write goes into a slot that nobody holds and makes one frame. To write
- * without a copy, borrow a slot (tb_pool_loan), fill it in place, publish it. tb_pool_write() copies.
- * All memory is checked against what the machine has, allocated and touched when registering.
+ * without a copy, borrow a slot (tb_pool_loan), fill it in place, publish it. tb_pool_write()
+ * copies. All memory is checked against what the machine has, allocated and touched when
+ * registering.
  *
  * A pool ends in two steps: tb_pool_free() (by the owner, or asked for by any process of the flow)
  * ends it for everybody: frames that are held stay valid, new reads say TB_E_FREED.
@@ -25,36 +26,37 @@ typedef struct tb_loan tb_loan;
 
 /* Which slots may be overwritten. */
 typedef enum tb_policy {
-    TB_LATEST = 0,            /* any slot that nobody holds, oldest first, never the newest */
-    TB_EVERY = 1              /* only slots that every reader which asked for every frame has taken */
+    TB_LATEST = 0, /* any slot that nobody holds, oldest first, never the newest */
+    TB_EVERY = 1   /* only slots that every reader which asked for every frame has taken */
 } tb_policy;
 
 typedef struct tb_pool_options {
-    size_t size;              /* sizeof(tb_pool_options) */
-    const char *name;         /* unique in the bus; NULL: "pool-<n>" */
+    size_t size;      /* sizeof(tb_pool_options) */
+    const char *name; /* unique in the bus; NULL: "pool-<n>" */
     tb_dtype dtype;
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
-    tb_device device;         /* TB_CPU */
-    uint32_t slots;           /* 0: 4 */
+    tb_device device; /* TB_CPU */
+    uint32_t slots;   /* 0: 4 */
     tb_policy policy;
-    uint32_t max_leases;      /* frames that one reader may hold at once; 0: 4, at most TB_MAX_LEASES */
-    uint32_t wait_readers;    /* the first loan or write waits for so many readers that want every frame */
-    uint64_t capacity_bytes;  /* > 0: slots have this size and shape may vary per frame */
-    uint32_t lock_memory;     /* 1: lock the slots in RAM */
-    uint32_t no_prefault;     /* 1: allocate when first touched, not when registering */
+    uint32_t max_leases; /* frames that one reader may hold at once; 0: 4, at most TB_MAX_LEASES */
+    uint32_t
+        wait_readers; /* the first loan or write waits for so many readers that want every frame */
+    uint64_t capacity_bytes;    /* > 0: slots have this size and shape may vary per frame */
+    uint32_t lock_memory;       /* 1: lock the slots in RAM */
+    uint32_t no_prefault;       /* 1: allocate when first touched, not when registering */
     uint32_t require_zero_copy; /* 1: tb_pool_write() is an error */
-    const char *const *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
+    const char *const
+        *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
     const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
 } tb_pool_options;
 
 /** Register a pool.
- *  Shape:   options give dtype, ndim and shape of every frame, or of the first when capacity_bytes > 0.
- *  Owner:   the caller; end with tb_pool_close(). Options are copied.
- *  Returns: TB_OK, TB_E_INVALID, TB_E_EXISTS (name), TB_E_NOMEM (names needed and available bytes),
- *           TB_E_LIMIT, TB_E_UNSUPPORTED (device), TB_E_FORKED.
- *  Threads: any.   Waits: while memory is allocated and touched (about 0.6 s per GiB).
- *  Source: src/pool/pool.c */
+ *  Shape:   options give dtype, ndim and shape of every frame, or of the first when capacity_bytes
+ * > 0. Owner:   the caller; end with tb_pool_close(). Options are copied. Returns: TB_OK,
+ * TB_E_INVALID, TB_E_EXISTS (name), TB_E_NOMEM (names needed and available bytes), TB_E_LIMIT,
+ * TB_E_UNSUPPORTED (device), TB_E_FORKED. Threads: any.   Waits: while memory is allocated and
+ * touched (about 0.6 s per GiB). Source: src/pool/pool.c */
 TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *options,
                                               tb_pool **out);
 
@@ -100,11 +102,10 @@ TB_API void tb_loan_cancel(tb_loan *loan);
 TB_API TB_MUST_USE tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor,
                                            int64_t timeout_ns, tb_handle *out);
 
-/** Wait until every reader that acknowledges, and everyone named at registration, has acknowledged a
- *  frame.
- *  Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who is missing or dead), TB_E_STALE
- *           (handle of another pool), TB_E_FREED.
- *  Threads: any.   Waits: up to the timeout.   Source: src/pool/pool.c */
+/** Wait until every reader that acknowledges, and everyone named at registration, has acknowledged
+ * a frame. Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who is missing or dead),
+ * TB_E_STALE (handle of another pool), TB_E_FREED. Threads: any.   Waits: up to the timeout.
+ * Source: src/pool/pool.c */
 TB_API TB_MUST_USE tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle,
                                                 int64_t timeout_ns);
 
@@ -125,20 +126,20 @@ TB_API const char *tb_pool_name(const tb_pool *pool);
 
 /* Counters of a pool since registration. */
 typedef struct tb_pool_stats {
-    size_t size;              /* sizeof(tb_pool_stats), set by the caller */
-    uint64_t frames;          /* published */
-    uint64_t bytes;           /* published, payload */
-    uint64_t copies;          /* frames that tb_pool_write() copied in */
+    size_t size;     /* sizeof(tb_pool_stats), set by the caller */
+    uint64_t frames; /* published */
+    uint64_t bytes;  /* published, payload */
+    uint64_t copies; /* frames that tb_pool_write() copied in */
     uint64_t copied_bytes;
-    uint64_t drops;           /* loans and writes that found no slot in time */
-    uint64_t overwrites;      /* frames overwritten before a reader that wants every frame took them,
-                                 or, with TB_LATEST, before any reader took them */
-    uint64_t waits;           /* loans and writes that slept */
-    uint64_t wakeups;         /* readers woken by system call */
-    uint32_t readers;         /* attached now */
-    uint32_t held;            /* leases held now */
+    uint64_t drops;      /* loans and writes that found no slot in time */
+    uint64_t overwrites; /* frames overwritten before a reader that wants every frame took them,
+                            or, with TB_LATEST, before any reader took them */
+    uint64_t waits;      /* loans and writes that slept */
+    uint64_t wakeups;    /* readers woken by system call */
+    uint32_t readers;    /* attached now */
+    uint32_t held;       /* leases held now */
     uint32_t slots;
-    uint32_t freed;           /* 1 after free */
+    uint32_t freed; /* 1 after free */
     uint64_t slot_bytes;
 } tb_pool_stats;
 

@@ -1,7 +1,7 @@
 /* Readers and frames: attach to a pool, lease frames, look at them in place.
  *
- * A reader is one attachment of this process to one pool; threads may share it. What it returns is a
- * frame: a tensor in the owner's memory, mapped read-only, that does not change while it is held.
+ * A reader is one attachment of this process to one pool; threads may share it. What it returns is
+ * a frame: a tensor in the owner's memory, mapped read-only, that does not change while it is held.
  * Hold few and release soon: a reader may hold max_leases frames at once (TB_E_BUSY beyond), and a
  * slot that is held cannot be written. When the owner goes, frames that are held stay valid. */
 #ifndef TENSORBUS_READER_H
@@ -18,22 +18,22 @@ typedef struct tb_frame tb_frame;
 
 /* How the bytes of a frame became readable. */
 typedef enum tb_lane {
-    TB_LANE_DIRECT = 0,       /* mapped: no copy */
-    TB_LANE_DMA = 1,          /* one device copy */
-    TB_LANE_STAGED = 2,       /* through pinned host memory */
-    TB_LANE_MIRROR = 3,       /* over the network */
-    TB_LANE_COPY = 4          /* serialised */
+    TB_LANE_DIRECT = 0, /* mapped: no copy */
+    TB_LANE_DMA = 1,    /* one device copy */
+    TB_LANE_STAGED = 2, /* through pinned host memory */
+    TB_LANE_MIRROR = 3, /* over the network */
+    TB_LANE_COPY = 4    /* serialised */
 } tb_lane;
 
 typedef struct tb_reader_options {
-    size_t size;              /* sizeof(tb_reader_options) */
-    int64_t wait_ns;          /* how long to wait for a pool that does not exist yet; 0: not at all */
-    uint32_t every;           /* 1: wants every frame (counts for TB_EVERY pools and wait_readers) */
-    uint32_t ack;             /* 1: acknowledges frames with tb_reader_ack() */
-    uint32_t max_leases;      /* 0: the pool's default */
-    uint32_t start_next;      /* 1: skip what was published before; 0: begin with the newest frame */
-    uint32_t spin_us;         /* spin so long before sleeping; 0: sleep at once */
-    uint32_t reserved;        /* 0 */
+    size_t size;         /* sizeof(tb_reader_options) */
+    int64_t wait_ns;     /* how long to wait for a pool that does not exist yet; 0: not at all */
+    uint32_t every;      /* 1: wants every frame (counts for TB_EVERY pools and wait_readers) */
+    uint32_t ack;        /* 1: acknowledges frames with tb_reader_ack() */
+    uint32_t max_leases; /* 0: the pool's default */
+    uint32_t start_next; /* 1: skip what was published before; 0: begin with the newest frame */
+    uint32_t spin_us;    /* spin so long before sleeping; 0: sleep at once */
+    uint32_t reserved;   /* 0 */
 } tb_reader_options;
 
 /** Attach to a pool by "process/pool".
@@ -83,17 +83,16 @@ TB_API TB_MUST_USE tb_status tb_reader_frame(tb_reader *reader, const tb_handle 
  *  Returns: as tb_reader_frame(), TB_E_NOT_FOUND (the owner is gone).
  *  Threads: any.   Waits: up to the timeout for the first handle of a pool.
  *  Source: src/pool/frame_open.c */
-TB_API TB_MUST_USE tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle,
-                                           int64_t timeout_ns, tb_frame **out);
+TB_API TB_MUST_USE tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns,
+                                           tb_frame **out);
 
 /** Copy the newest frame out without a lease (seqlock): for tools that must not disturb anyone.
  *  Shape:   packed bytes of the frame, at most `capacity` bytes.
  *  Owner:   buffer belongs to the caller. *bytes and *sequence are set on success.
  *  Returns: TB_OK, TB_AGAIN (overwritten while copying, nothing published), TB_E_LIMIT (capacity).
  *  Threads: any.   Waits: never.   Source: src/pool/acquire.c */
-TB_API TB_MUST_USE tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer,
-                                                   size_t capacity, size_t *bytes,
-                                                   uint64_t *sequence);
+TB_API TB_MUST_USE tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity,
+                                                   size_t *bytes, uint64_t *sequence);
 
 /** Acknowledge a frame and all before it; see tb_pool_wait_acked(). Needs the option `ack`.
  *  Threads: any.   Waits: never.   Source: src/pool/reader.c */
@@ -116,20 +115,21 @@ TB_API TB_MUST_USE tb_status tb_reader_free_pool(tb_reader *reader);
 TB_API const tb_tensor *tb_frame_tensor(const tb_frame *frame);
 
 typedef struct tb_frame_info {
-    size_t size;              /* sizeof(tb_frame_info), set by the caller */
+    size_t size; /* sizeof(tb_frame_info), set by the caller */
     tb_handle handle;
     uint64_t sequence;
     uint64_t generation;
-    uint64_t stamp_ns;        /* CLOCK_MONOTONIC of the owner at publish */
-    uint64_t missed;          /* frames between the reader's last one and this that it will not see */
+    uint64_t stamp_ns; /* CLOCK_MONOTONIC of the owner at publish */
+    uint64_t missed;   /* frames between the reader's last one and this that it will not see */
     tb_lane lane;
-    uint32_t copies;          /* of the payload between the producer's memory and this frame */
-    char producer[65];        /* name of the owner's process, "" when it has none */
+    uint32_t copies;   /* of the payload between the producer's memory and this frame */
+    char producer[65]; /* name of the owner's process, "" when it has none */
     char pool[65];
 } tb_frame_info;
 
 /** What is known about a frame.
- *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/frame.c */
+ *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/frame.c
+ */
 TB_API TB_MUST_USE tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out);
 
 /** Hold the same frame once more: *out is released on its own, by any thread.
@@ -138,24 +138,26 @@ TB_API TB_MUST_USE tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_i
 TB_API TB_MUST_USE tb_status tb_frame_hold(tb_frame *frame, tb_frame **out);
 
 /** Give a frame back. NULL is allowed.
- *  Threads: one frame belongs to one thread at a time.   Waits: never.   Source: src/pool/frame.c */
+ *  Threads: one frame belongs to one thread at a time.   Waits: never.   Source: src/pool/frame.c
+ */
 TB_API void tb_frame_release(tb_frame *frame);
 
 /* Counters of a reader since it attached. */
 typedef struct tb_reader_stats {
-    size_t size;              /* sizeof(tb_reader_stats), set by the caller */
-    uint64_t frames;          /* returned */
-    uint64_t missed;          /* overwritten before this reader took them */
-    uint64_t stale;           /* handles that came too late */
-    uint64_t waits;           /* calls that slept */
-    uint32_t held;            /* now */
+    size_t size;     /* sizeof(tb_reader_stats), set by the caller */
+    uint64_t frames; /* returned */
+    uint64_t missed; /* overwritten before this reader took them */
+    uint64_t stale;  /* handles that came too late */
+    uint64_t waits;  /* calls that slept */
+    uint32_t held;   /* now */
     uint32_t max_leases;
     tb_lane lane;
     uint32_t reserved;
 } tb_reader_stats;
 
 /** Read the counters of a reader.
- *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/reader.c */
+ *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/reader.c
+ */
 TB_API TB_MUST_USE tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out);
 
 #ifdef __cplusplus

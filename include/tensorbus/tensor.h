@@ -28,7 +28,7 @@ enum {
     TB_CODE_INT = 0,
     TB_CODE_UINT = 1,
     TB_CODE_FLOAT = 2,
-    TB_CODE_OPAQUE = 3,       /* a pointer: refused, it means nothing to another process */
+    TB_CODE_OPAQUE = 3, /* a pointer: refused, it means nothing to another process */
     TB_CODE_BFLOAT = 4,
     TB_CODE_COMPLEX = 5,
     TB_CODE_BOOL = 6,
@@ -62,13 +62,13 @@ enum {
 #define TB_BOOL TB_DTYPE(TB_CODE_BOOL, 8, 1)
 
 typedef struct tb_tensor {
-    void *data;               /* first element; NULL is allowed when the tensor is empty */
+    void *data; /* first element; NULL is allowed when the tensor is empty */
     tb_device device;
     tb_dtype dtype;
-    int32_t ndim;             /* 0 (scalar) to TB_MAX_NDIM */
-    int32_t reserved;         /* 0 */
+    int32_t ndim;               /* 0 (scalar) to TB_MAX_NDIM */
+    int32_t reserved;           /* 0 */
     int64_t shape[TB_MAX_NDIM]; /* elements; entries from ndim on are 0 */
-    const int64_t *strides;   /* elements, borrowed; NULL = row-major */
+    const int64_t *strides;     /* elements, borrowed; NULL = row-major */
 } tb_tensor;
 
 /** Bytes of one element.
@@ -81,8 +81,9 @@ TB_API size_t tb_dtype_bytes(tb_dtype dtype);
  *  Threads: any.   Waits: never.   Source: src/base/tensor.c */
 TB_API const char *tb_dtype_name(tb_dtype dtype, char buffer[32]);
 
-/** Parse a dtype name: ours ("uint8"), NumPy's type string ("|u1", "<f4"), PyTorch's ("torch.float32").
- *  Returns: TB_OK, TB_E_INVALID.   Threads: any.   Waits: never.   Source: src/base/tensor.c */
+/** Parse a dtype name: ours ("uint8"), NumPy's type string ("|u1", "<f4"), PyTorch's
+ * ("torch.float32"). Returns: TB_OK, TB_E_INVALID.   Threads: any.   Waits: never.   Source:
+ * src/base/tensor.c */
 TB_API TB_MUST_USE tb_status tb_dtype_parse(const char *name, tb_dtype *out);
 
 /** Packed size of a tensor.

@@ -1,11 +1,10 @@
 /* The four verbs of dora's tensor-pool: register once, write in place, read without a copy, free.
  *
- * A thin layer over pools, readers and frames for nodes written in that style. Pools are named by an
- * id, `pool_<process>_<counter>`, that travels as text through any message. Misuse is a warning and
- * a status, never a crash:
- *   Attempt to {release,read,write} memory pool [ID] failed - reason: pool does not exist.
- *   Operation aborted.
- * A written frame never changes while a reader holds it, so writer and reader need not take turns. */
+ * A thin layer over pools, readers and frames for nodes written in that style. Pools are named by
+ * an id, `pool_<process>_<counter>`, that travels as text through any message. Misuse is a warning
+ * and a status, never a crash: Attempt to {release,read,write} memory pool [ID] failed - reason:
+ * pool does not exist. Operation aborted. A written frame never changes while a reader holds it, so
+ * writer and reader need not take turns. */
 #ifndef TENSORBUS_TENSOR_POOL_H
 #define TENSORBUS_TENSOR_POOL_H
 
@@ -16,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TB_POOL_ID_SIZE 96    /* "pool_" + 64 + "_" + 20 digits + terminator, rounded up */
+#define TB_POOL_ID_SIZE 96 /* "pool_" + 64 + "_" + 20 digits + terminator, rounded up */
 
 /** Register a pool shaped like `tensor`, with two slots, and write it as the first frame. The bus
  *  must have a name.

@@ -16,12 +16,14 @@ static const char help[] =
     "       tensorbus pool info [--json] [--flow FLOW] PROCESS/POOL\n"
     "       tensorbus pool watch [--json] [--flow FLOW] [-n COUNT] [-i SECONDS] PROCESS/POOL\n"
     "\n"
-    "Look at the pools of running processes. FLOW is the id or name of a running flow, or the name\n"
+    "Look at the pools of running processes. FLOW is the id or name of a running flow, or the "
+    "name\n"
     "of a directory of the runtime directory; without it, the only running flow, else `default`.\n"
     "`watch` prints a line per interval (1 s) until Ctrl-C, COUNT lines, or the owner's end.\n"
     "\n"
     "  --json   list:  {\"flow\",\"pools\":[POOL...]}; info: POOL; watch: one object per line\n"
-    "           POOL = {\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\"segment_bytes\",\n"
+    "           POOL = "
+    "{\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\"segment_bytes\",\n"
     "           \"policy\",\"lane\",\"readers\",\"frames\",\"bytes\",\"copies\",\"copied_bytes\",\n"
     "           \"drops\",\"overwrites\",\"waits\",\"wakeups\",\"age_s\"}\n"
     "\n"
@@ -234,7 +236,8 @@ static int verb_one(const struct options *options, int is_watch)
     }
     tb_bus *bus;
     tb__observer *observer;
-    if (tb__pool_find_flow(options->flow, flow) != TB_OK || tb__pool_tool_bus(flow, &bus) != TB_OK) {
+    if (tb__pool_find_flow(options->flow, flow) != TB_OK ||
+        tb__pool_tool_bus(flow, &bus) != TB_OK) {
         return tb__cli_failed(verb);
     }
     if (tb__observer_open(bus, options->target, &observer) != TB_OK) {

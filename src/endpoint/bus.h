@@ -20,13 +20,14 @@ tb_status tb__bus_check(const tb_bus *bus);
 /* ---- handlers and hooks ---- */
 
 /* Runs on the service thread. Descriptors that it keeps it sets to -1 in msg->fds. It answers a
- * request (msg->request != 0) with tb__lifeline_reply() now or later, or tb__lifeline_reply_error(). */
+ * request (msg->request != 0) with tb__lifeline_reply() now or later, or
+ * tb__lifeline_reply_error(). */
 typedef void tb__handler(void *context, struct tb__lifeline *line, struct tb__msg *msg);
 void tb__bus_handle(tb_bus *bus, uint16_t first_type, uint16_t last_type, tb__handler *handler,
                     void *context);
 
-/* Called for every bus before its endpoint can be found, in the order of registration; layers register
- * at load time (a constructor), so that a bus serves them from its first moment. */
+/* Called for every bus before its endpoint can be found, in the order of registration; layers
+ * register at load time (a constructor), so that a bus serves them from its first moment. */
 typedef tb_status tb__bus_opening(tb_bus *bus);
 void tb__bus_on_open(tb__bus_opening *opening);
 
@@ -55,9 +56,10 @@ void tb__bus_unlock(tb_bus *bus);
 
 /* ---- doorbell ---- */
 
-/* Wait protocol: seen = tb__bus_bell(bus); look at what you wait for; tb__bus_sleep(bus, seen, ...).
- * Whoever changes it rings. `lives` are life words watched as well, with the values last seen alive;
- * at most TB__MAX_LIVES are watched. Returns after a ring, a death, the deadline, or a bounded slice. */
+/* Wait protocol: seen = tb__bus_bell(bus); look at what you wait for; tb__bus_sleep(bus, seen,
+ * ...). Whoever changes it rings. `lives` are life words watched as well, with the values last seen
+ * alive; at most TB__MAX_LIVES are watched. Returns after a ring, a death, the deadline, or a
+ * bounded slice. */
 #define TB__MAX_LIVES 127
 struct tb__life_watch {
     struct tb__a32 *word;
@@ -71,8 +73,8 @@ void tb__bus_ring_self(tb_bus *bus);
 
 /* ---- life words ---- */
 
-/* Put a life word of a mapped page into the care of the service thread: the kernel marks it when the
- * thread ends. `word` lies in map->shm. Detach before the page is unmapped. */
+/* Put a life word of a mapped page into the care of the service thread: the kernel marks it when
+ * the thread ends. `word` lies in map->shm. Detach before the page is unmapped. */
 void tb__bus_life_attach(tb_bus *bus, struct tb__page_map *map, struct tb__a32 *word);
 void tb__bus_life_detach(tb_bus *bus, struct tb__page_map *map, struct tb__a32 *word);
 
@@ -92,15 +94,15 @@ void tb__lifeline_release(struct tb__lifeline *line);
 struct tb__reply {
     uint16_t type;
     uint32_t body_bytes;
-    uint8_t *body;            /* heap */
+    uint8_t *body; /* heap */
     int fds[TB__WIRE_MAX_FDS];
     uint32_t fd_count;
 };
 void tb__reply_fini(struct tb__reply *reply);
 
 /* Send a request and wait for its reply. An ERROR reply becomes this call's failure with the peer's
- * text. TB_AGAIN at the deadline (the request is cancelled). TB_E_OWNER_DIED when the peer hangs up,
- * TB_CLOSED when it said goodbye. Never call it on the service thread. */
+ * text. TB_AGAIN at the deadline (the request is cancelled). TB_E_OWNER_DIED when the peer hangs
+ * up, TB_CLOSED when it said goodbye. Never call it on the service thread. */
 tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void *body,
                             uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count,
                             int64_t deadline_ns, struct tb__reply *out);
@@ -130,7 +132,7 @@ uint64_t tb__lifeline_peer_id(const struct tb__lifeline *line);
 const char *tb__lifeline_peer_name(const struct tb__lifeline *line);
 uint32_t tb__lifeline_peer_pid(const struct tb__lifeline *line); /* from SO_PEERCRED */
 uint32_t tb__lifeline_peer_uid(const struct tb__lifeline *line);
-int tb__lifeline_is_dead(const struct tb__lifeline *line);      /* hung up */
+int tb__lifeline_is_dead(const struct tb__lifeline *line); /* hung up */
 int tb__lifeline_said_goodbye(const struct tb__lifeline *line);
 /* Ring the peer's doorbell. Returns 1 if a system call was made. */
 int tb__lifeline_ring(struct tb__lifeline *line);

@@ -50,8 +50,11 @@ static tb_status greet(struct tb__lifeline *line, uint64_t id)
         return TB__FAIL(TB_E_NOT_FOUND, "process %u is closing", line->pid);
     }
     TB__TRY(status);
-    struct tb__msg msg = {.type = reply.type, .body = reply.body, .body_bytes = reply.body_bytes,
-                          .fds = {reply.fds[0], -1, -1, -1}, .fd_count = reply.fd_count};
+    struct tb__msg msg = {.type = reply.type,
+                          .body = reply.body,
+                          .body_bytes = reply.body_bytes,
+                          .fds = {reply.fds[0], -1, -1, -1},
+                          .fd_count = reply.fd_count};
     if (reply.type != TB__MSG_WELCOME) {
         status = TB__FAIL(TB_E_PROTOCOL, "the greeting was answered with type %u", reply.type);
     } else {
@@ -65,8 +68,7 @@ static tb_status greet(struct tb__lifeline *line, uint64_t id)
 }
 
 /* One attempt. Connect mutex held, so that two threads do not both connect. */
-static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id,
-                              struct tb__lifeline **out)
+static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, struct tb__lifeline **out)
 {
     if (name != NULL) {
         TB__TRY(tb__directory_resolve(&bus->directory, name, &id));

@@ -1,6 +1,6 @@
 /* Sockets by name. Paths never meet the length limit of socket addresses: they go through
- * /proc/self/fd/N of the directory. Names change only under the directory's lock, so there are never
- * two owners and never a moment in which a live owner's name leads nowhere. */
+ * /proc/self/fd/N of the directory. Names change only under the directory's lock, so there are
+ * never two owners and never a moment in which a live owner's name leads nowhere. */
 #define TB_LOG_TOPIC "endpoint"
 #include "endpoint/directory.h"
 
@@ -36,8 +36,9 @@ tb_status tb__directory_runtime_path(const char *directory, char path[TB__PATH_S
         length = snprintf(path, TB__PATH_SIZE, "/tmp/tensorbus-%u", (unsigned)geteuid());
     }
     if (length >= TB__PATH_SIZE - TB__NAME_SIZE - 1) {
-        return TB__FAIL(TB_E_INVALID, "the runtime directory's path has %d characters, at most %d "
-                                      "are possible: set TENSORBUS_DIR to a shorter one",
+        return TB__FAIL(TB_E_INVALID,
+                        "the runtime directory's path has %d characters, at most %d "
+                        "are possible: set TENSORBUS_DIR to a shorter one",
                         length, TB__PATH_SIZE - TB__NAME_SIZE - 2);
     }
     /* A slash at the end would make the system follow a symbolic link. */
@@ -135,7 +136,8 @@ tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd)
     int64_t deadline = tb__deadline_ns(LOCK_PATIENCE_NS);
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
-            tb_status status = TB__FAIL_ERRNO(TB_E_SYSTEM, "locking flow directory `%s`", dir->path);
+            tb_status status =
+                TB__FAIL_ERRNO(TB_E_SYSTEM, "locking flow directory `%s`", dir->path);
             tb__fd_close(&fd);
             return status;
         }
@@ -166,7 +168,8 @@ static void socket_name(uint64_t id, char name[32])
 static struct sockaddr_un address_of(const struct tb__directory *dir, const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.64s", dir->flow_fd, name);
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.64s", dir->flow_fd,
+             name);
     return address;
 }
 
@@ -264,9 +267,9 @@ static tb_status listen_temporary(const struct tb__directory *dir, const char *t
     }
     struct sockaddr_un address = address_of(dir, temporary);
     if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1024) != 0) {
-        tb_status status = TB__FAIL_ERRNO(errno == ENOSPC || errno == EDQUOT ? TB_E_NOMEM
-                                                                             : TB_E_SYSTEM,
-                                          "creating a socket in `%s`", dir->path);
+        tb_status status =
+            TB__FAIL_ERRNO(errno == ENOSPC || errno == EDQUOT ? TB_E_NOMEM : TB_E_SYSTEM,
+                           "creating a socket in `%s`", dir->path);
         tb__fd_close(&fd);
         return status;
     }

@@ -24,12 +24,12 @@ tb_status tb__directory_open(struct tb__directory *dir, const char *directory, c
                              uint32_t allow_gid);
 void tb__directory_close(struct tb__directory *dir);
 
-/* Exclusive lock against other starters; *out_take_fd holds it until closed. TB_E_NOT_FOUND when the
- * directory was removed meanwhile. */
+/* Exclusive lock against other starters; *out_take_fd holds it until closed. TB_E_NOT_FOUND when
+ * the directory was removed meanwhile. */
 tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd);
 
-/* Bind and listen under a temporary name, then take the names <id>.sock and, unless "", <name>.sock.
- * TB_E_EXISTS when a live process has the name. Sweeps dead sockets. */
+/* Bind and listen under a temporary name, then take the names <id>.sock and, unless "",
+ * <name>.sock. TB_E_EXISTS when a live process has the name. Sweeps dead sockets. */
 tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, const char *name,
                                 uint32_t allow_gid, int *out_take_listen_fd);
 
@@ -39,7 +39,8 @@ void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const 
 /* Endpoint id that a name stands for now. TB_E_NOT_FOUND if none. */
 tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out);
 
-/* Connect to an endpoint. TB_E_NOT_FOUND when nobody listens there; TB_AGAIN when its queue is full. */
+/* Connect to an endpoint. TB_E_NOT_FOUND when nobody listens there; TB_AGAIN when its queue is
+ * full. */
 tb_status tb__directory_connect(const struct tb__directory *dir, uint64_t id, int *out_take_fd);
 
 #endif

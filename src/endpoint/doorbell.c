@@ -23,7 +23,8 @@
 #endif
 
 #define SLICE_NS INT64_C(250000000)
-/* Without futex_waitv nothing but the clock makes a sleeper look at life words: stay under 10 ms. */
+/* Without futex_waitv nothing but the clock makes a sleeper look at life words: stay under 10 ms.
+ */
 #define BLIND_SLICE_NS INT64_C(5000000)
 
 /* The kernel's struct futex_waitv, which older headers lack. */
@@ -37,8 +38,8 @@ _Static_assert(sizeof(struct wait_entry) == 24, "futex_waitv entry");
 
 static tb_status map_bell(struct tb__bell *bell, int borrow_fd)
 {
-    void *shm = mmap(NULL, TB__BELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                     borrow_fd, 0);
+    void *shm =
+        mmap(NULL, TB__BELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, borrow_fd, 0);
     if (shm == MAP_FAILED) {
         return TB__FAIL_ERRNO(TB_E_NOMEM, "mapping a doorbell");
     }
@@ -103,8 +104,8 @@ static int sleep_on_all(struct tb__bell *bell, uint32_t seen, const struct tb__l
     entries[0] = (struct wait_entry){seen, (uintptr_t)&bell->shm->count.value, FUTEX_32, 0};
     uint32_t used = 1;
     for (uint32_t i = 0; i < count && i < TB__MAX_LIVES; i++) {
-        entries[used++] = (struct wait_entry){lives[i].alive, (uintptr_t)&lives[i].word->value,
-                                              FUTEX_32, 0};
+        entries[used++] =
+            (struct wait_entry){lives[i].alive, (uintptr_t)&lives[i].word->value, FUTEX_32, 0};
     }
     struct timespec until = tb__timespec(until_ns);
     long woken = syscall(SYS_futex_waitv, entries, used, 0, &until, CLOCK_MONOTONIC);
@@ -177,8 +178,7 @@ void tb__lives_detach(struct tb__lives *lives, struct tb__page_map *map, struct 
     struct life_node *node = node_of(word);
     pthread_mutex_lock(&lives->mutex);
     struct robust_list *next = node->link.next;
-    struct robust_list *before =
-        node->before != NULL ? &node->before->link : &lives->head.list;
+    struct robust_list *before = node->before != NULL ? &node->before->link : &lives->head.list;
     __atomic_store_n(&before->next, next, __ATOMIC_RELEASE);
     if (next != &lives->head.list) {
         ((struct life_node *)next)->before = node->before;

@@ -1,5 +1,5 @@
-/* The doorbell: one memfd per process with a counter that others ring to wake it; and the life words
- * that the kernel marks when the service thread ends. */
+/* The doorbell: one memfd per process with a counter that others ring to wake it; and the life
+ * words that the kernel marks when the service thread ends. */
 #ifndef TB_ENDPOINT_DOORBELL_H
 #define TB_ENDPOINT_DOORBELL_H
 
@@ -12,7 +12,7 @@
 #define TB__BELL_BYTES 4096
 
 struct tb__bell_shm {
-    struct tb__a32 count;     /* written by every peer; a wrong value costs one slice at most */
+    struct tb__a32 count; /* written by every peer; a wrong value costs one slice at most */
 };
 
 struct tb__bell {

@@ -19,7 +19,7 @@ struct tb__call {
     struct tb__call *next;
     uint32_t request;
     int done;
-    int failed;               /* the line died */
+    int failed; /* the line died */
     struct tb__reply *reply;
     pthread_cond_t condition;
 };
@@ -213,8 +213,8 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void
         }
         call.next = line->calls;
         line->calls = &call;
-        status = tb__packet_send(line->fd, type, call.request, body, body_bytes, borrow_fds,
-                                 fd_count);
+        status =
+            tb__packet_send(line->fd, type, call.request, body, body_bytes, borrow_fds, fd_count);
         if (status != TB_OK) {
             line->calls = call.next;
         }

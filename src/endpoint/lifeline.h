@@ -17,21 +17,21 @@ struct tb__lifeline {
     struct tb__lifeline *next; /* in the bus's table; bus mutex */
     int fd;
     _Atomic uint32_t references;
-    uint32_t users;           /* of a connected line; bus mutex */
-    int connected;            /* this side connected; else accepted */
-    _Atomic int dead;         /* hung up: set by the service thread before the hooks run */
-    _Atomic int goodbye;      /* the peer closed in good order */
-    int greeted;              /* HELLO was exchanged; service thread, or the connecting thread before
-                                 the line is shared */
+    uint32_t users;      /* of a connected line; bus mutex */
+    int connected;       /* this side connected; else accepted */
+    _Atomic int dead;    /* hung up: set by the service thread before the hooks run */
+    _Atomic int goodbye; /* the peer closed in good order */
+    int greeted;         /* HELLO was exchanged; service thread, or the connecting thread before
+                            the line is shared */
     int64_t greet_deadline_ns;
-    uint32_t uid, pid;        /* from SO_PEERCRED */
+    uint32_t uid, pid; /* from SO_PEERCRED */
     uint64_t peer_id;
     char peer_name[TB__NAME_SIZE];
-    struct tb__bell bell;     /* the peer's */
+    struct tb__bell bell; /* the peer's */
     pthread_mutex_t open_mutex;
-    struct tb__call *calls;   /* waiting for replies; bus call mutex */
-    uint32_t next_request;    /* bus call mutex */
-    int in_flight;            /* a descriptor-bearing reply; service thread */
+    struct tb__call *calls; /* waiting for replies; bus call mutex */
+    uint32_t next_request;  /* bus call mutex */
+    int in_flight;          /* a descriptor-bearing reply; service thread */
 };
 
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out);
@@ -39,8 +39,8 @@ tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb
 /* Build and send one packet; never blocks. TB_AGAIN when the socket is full. */
 tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const void *body,
                           uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count);
-/* Receive one packet into `buffer` of TB__WIRE_MAX_BYTES. TB_AGAIN: nothing there. TB_CLOSED: hung up.
- * On success msg's descriptors belong to the caller. */
+/* Receive one packet into `buffer` of TB__WIRE_MAX_BYTES. TB_AGAIN: nothing there. TB_CLOSED: hung
+ * up. On success msg's descriptors belong to the caller. */
 tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg);
 
 /* Service thread: hand a reply to the call that waits for it. Returns 0 when nobody does. */

@@ -1,5 +1,5 @@
-/* The service thread of a bus: accepts, greets, reads lifelines, runs handlers and hang-up hooks. It
- * never waits for a peer. */
+/* The service thread of a bus: accepts, greets, reads lifelines, runs handlers and hang-up hooks.
+ * It never waits for a peer. */
 #define TB_LOG_TOPIC "endpoint"
 #include "endpoint/service.h"
 
@@ -75,7 +75,8 @@ static void end_line(tb_bus *bus, struct tb__lifeline *line)
 
 static int uid_allowed(const tb_bus *bus, const struct tb__lifeline *line, uint32_t gid)
 {
-    return line->uid == geteuid() || line->uid == 0 || (bus->allow_gid != 0 && gid == bus->allow_gid);
+    return line->uid == geteuid() || line->uid == 0 ||
+           (bus->allow_gid != 0 && gid == bus->allow_gid);
 }
 
 static tb_status admit(tb_bus *bus, struct tb__lifeline *line)
@@ -346,8 +347,8 @@ tb_status tb__service_watch_names(tb_bus *bus)
         char path[64];
         __builtin_snprintf(path, sizeof path, "/proc/self/fd/%d", bus->directory.flow_fd);
         if (fd < 0 || inotify_add_watch(fd, path, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0) {
-            status = TB__FAIL_ERRNO(TB_E_LIMIT, "watching `%s` for new processes",
-                                    bus->directory.path);
+            status =
+                TB__FAIL_ERRNO(TB_E_LIMIT, "watching `%s` for new processes", bus->directory.path);
             tb__fd_close(&fd);
         } else {
             bus->notify_fd = fd;

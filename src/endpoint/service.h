@@ -21,14 +21,14 @@ struct tb__quota {
 #define TB__QUOTA_UIDS 64
 
 struct tb_bus {
-    tb_bus *next;             /* all buses of the process, for fork */
+    tb_bus *next; /* all buses of the process, for fork */
     uint64_t id;
     char name[TB__NAME_SIZE];
     struct tb__directory directory;
     uint32_t allow_gid;
     uint32_t max_connections;
     uint32_t max_pages;
-    _Atomic int forked;       /* this is a child: nothing works */
+    _Atomic int forked; /* this is a child: nothing works */
 
     struct tb__bell bell;
     struct tb__lives lives;
@@ -37,14 +37,14 @@ struct tb_bus {
     int thread_started;
     _Atomic int stopping;
     int epoll_fd;
-    int wake_fd;              /* eventfd: the service thread has something to do */
-    int notify_fd;            /* inotify on the flow's directory, made when somebody first waits */
+    int wake_fd;   /* eventfd: the service thread has something to do */
+    int notify_fd; /* inotify on the flow's directory, made when somebody first waits */
     int listen_fd;
     int spare_fd;             /* given up to say "too many open files" */
     int64_t accept_resume_ns; /* 0: accepting; service thread */
     uint8_t *packet;          /* receive buffer; service thread */
 
-    pthread_mutex_t mutex;    /* lines, users, layers' tables */
+    pthread_mutex_t mutex; /* lines, users, layers' tables */
     struct tb__lifeline *lines;
     pthread_mutex_t quota_mutex; /* innermost */
     struct tb__quota quotas[TB__QUOTA_UIDS];

@@ -5,7 +5,8 @@
 #include "base/clock.h"
 #include "pool/state.h"
 
-/* Who has not acknowledged, as text; "" when all have. *hopeless: a named one is missing or dead. */
+/* Who has not acknowledged, as text; "" when all have. *hopeless: a named one is missing or dead.
+ */
 static void find_missing(tb_pool *pool, uint64_t g, char *text, size_t size, int *hopeless)
 {
     size_t used = 0;

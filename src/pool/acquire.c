@@ -15,6 +15,7 @@ tb_frame *tb__frame_reserve(tb_reader *reader)
         tb_frame *frame = &reader->frames[i];
         uint32_t idle = 0;
         if (tb__a32_load_relaxed(&frame->busy) == 0 && tb__a32_cas(&frame->busy, &idle, 1)) {
+            tb__a32_store_relaxed(&frame->thread, tb__thread_id());
             if (__builtin_expect(i >= TB__NEAR_ENTRIES, 0)) {
                 tb__lease_note_entry(reader->page.shm, i);
             }
@@ -112,7 +113,8 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
     /* Pairs with the publisher's release store of the head. */
     uint64_t head = tb__a64_load_acquire(reader->segment.head);
     if (head == cursor) {
-        /* The owner has looked at our entries: a poller wants the line back before the next frame. */
+        /* The owner has looked at our entries: a poller wants the line back before the next frame.
+         */
         tb__prefetch_write(reader->page.shm);
         return TB_AGAIN;
     }

@@ -115,7 +115,8 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     return TB_OK;
 }
 
-/* Link first, answer then: a writer that publishes after the reader has its answer sees its page. */
+/* Link first, answer then: a writer that publishes after the reader has its answer sees its page.
+ */
 static tb_status attached_link(tb_pool *pool, struct tb__attached *who)
 {
     who->next = pool->attached;

@@ -42,8 +42,7 @@ static int everybody_took(const struct tb__page_set *set, uint64_t g)
 {
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         const struct tb__page_ref *ref = &set->refs[i];
-        if (ref->who->every &&
-            tb__gen_distance(g, tb__a64_load_acquire(&ref->shm->taken)) < 0 &&
+        if (ref->who->every && tb__gen_distance(g, tb__a64_load_acquire(&ref->shm->taken)) < 0 &&
             !tb__attached_void(ref->who, tb__now_ns())) {
             return 0;
         }
@@ -61,7 +60,8 @@ static int somebody_missed(const struct tb__page_set *set, uint64_t g)
     return 0;
 }
 
-/* The oldest slot that is idle, not tried yet, and not the newest unless the policy allows; -1: none. */
+/* The oldest slot that is idle, not tried yet, and not the newest unless the policy allows; -1:
+ * none. */
 static int pick(tb_pool *pool, const struct tb__page_set *set, uint64_t head, const uint64_t *tried)
 {
     int best = -1;
@@ -157,7 +157,8 @@ void tb__wait_begin(tb_pool *pool)
         tb__a32_store_relaxed(&set->refs[i].shm->waiting, 1);
     }
     tb__pages_leave(pool);
-    /* Pairs with the reader's sequentially consistent store of an entry before it reads the flag. */
+    /* Pairs with the reader's sequentially consistent store of an entry before it reads the flag.
+     */
     tb__fence_full();
 }
 
@@ -200,8 +201,8 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
             lives[count++] = (struct tb__life_watch){&who->map.shm->reader_life, life};
         }
     }
-    /* The words stay mapped while we sleep: leaving is what unmaps them, so stay counted. A page that
-     * is detached meanwhile is retired and reclaimed at the next change. */
+    /* The words stay mapped while we sleep: leaving is what unmaps them, so stay counted. A page
+     * that is detached meanwhile is retired and reclaimed at the next change. */
     tb__bus_sleep(pool->bus, seen, lives, count, until);
     tb__pages_leave(pool);
 }

@@ -7,7 +7,8 @@
 static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record)
 {
     const struct tb__segment *segment = &frame->reader->segment;
-    tb_tensor tensor = {.device = TB_CPU, .dtype = segment->view.dtype,
+    tb_tensor tensor = {.device = TB_CPU,
+                        .dtype = segment->view.dtype,
                         .ndim = (int32_t)tb__a32_load_relaxed(&record->ndim)};
     int strided = tb__a32_load_relaxed(&record->strided) != 0;
     if (tensor.ndim < 0 || tensor.ndim > TB_MAX_NDIM) {
@@ -32,7 +33,8 @@ static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record
         __builtin_add_overflow(last, 1, &last) ||
         __builtin_mul_overflow(last, tb_dtype_bytes(tensor.dtype), &extent) ||
         (bytes > 0 && strided && extent > segment->view.slot_bytes)) {
-        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: a frame whose shape leaves its slot of %llu bytes",
+        return TB__FAIL(TB_E_CORRUPT,
+                        "pool `%s`: a frame whose shape leaves its slot of %llu bytes",
                         frame->reader->name, (unsigned long long)segment->view.slot_bytes);
     }
     tensor.strides = strided ? frame->strides : NULL;
@@ -44,7 +46,6 @@ static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record
 tb_status tb__frame_fill(tb_frame *frame)
 {
     tb_reader *reader = frame->reader;
-    frame->thread = tb__thread_id();
     if (__builtin_expect(reader->segment.view.flags & TB__GEOMETRY_VARYING, 0)) {
         tb_status status = read_shape(frame, &reader->segment.records[frame->slot]);
         if (status != TB_OK) {
@@ -104,7 +105,6 @@ tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
     another->slot = frame->slot;
     another->generation = frame->generation;
     another->missed = frame->missed;
-    another->thread = tb__thread_id();
     memcpy(another->strides, frame->strides, sizeof another->strides);
     another->tensor = frame->tensor;
     if (frame->tensor.strides != NULL) {
@@ -120,9 +120,10 @@ void tb_frame_release(tb_frame *frame)
         return;
     }
     tb_reader *reader = frame->reader;
-    /* seq_cst: the store comes before the look at the waiting flag; pairs with the owner's fence. It
-     * is also the release that pairs with the owner's look at the entry: our reads are done. */
+    /* seq_cst: the store comes before the look at the waiting flag; pairs with the owner's fence.
+     * It is also the release that pairs with the owner's look at the entry: our reads are done. */
     tb__a64_store_seq(tb__page_entry(reader->page.shm, frame->index), 0);
-    tb__frame_unreserve(frame);
     tb__reader_ring_owner(reader);
+    /* Last: whoever sees that nothing is held any more may close the reader. */
+    tb__frame_unreserve(frame);
 }

@@ -1,5 +1,5 @@
-/* Who holds what: the text of a failed loan, and the search for a thread that waits for itself. Only
- * on the slow path. */
+/* Who holds what: the text of a failed loan, and the search for a thread that waits for itself.
+ * Only on the slow path. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,9 +80,8 @@ static int self_holds(const tb_pool *pool, uint64_t g, uint32_t thread)
             continue;
         }
         for (uint32_t i = 0; i < reader->max_leases; i++) {
-            const tb_frame *frame = &reader->frames[i];
-            if (tb__a32_load_acquire(&frame->busy) && frame->generation == g &&
-                frame->thread == thread) {
+            if (tb__a64_load_acquire(tb__page_entry(reader->page.shm, i)) == g &&
+                tb__a32_load_relaxed(&reader->frames[i].thread) == thread) {
                 return 1;
             }
         }
@@ -112,7 +111,7 @@ int tb__holders_only_self(tb_pool *pool)
     for (uint32_t s = 0; s < pool->slots && only_self; s++) {
         uint64_t g = tb__a64_load_acquire(&pool->segment.gens[s]);
         if (tb__a32_load_acquire(&pool->loans[s].active)) {
-            only_self = pool->loans[s].thread == thread;
+            only_self = tb__a32_load_relaxed(&pool->loans[s].thread) == thread;
             own += (uint32_t)only_self;
         } else if (tb__gen_is_frame(g)) {
             uint32_t holders = holders_of(pool, g);

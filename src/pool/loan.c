@@ -14,7 +14,7 @@ tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
     uint32_t slot;
     TB__TRY(tb__claim(pool, timeout_ns, &slot));
     tb_loan *loan = &pool->loans[slot];
-    loan->thread = tb__thread_id();
+    tb__a32_store_relaxed(&loan->thread, tb__thread_id());
     loan->copies = 0;
     if (pool->varying) {
         uint8_t *data = loan->tensor.data;
@@ -126,7 +126,8 @@ static struct tb__a64 *turn_of(tb_pool *pool, uint64_t g)
 }
 
 /* Move the head over every frame that is complete, so that readers see frames in order and without
- * gaps although publishers overtake each other. Nobody waits: whoever comes last moves it for all. */
+ * gaps although publishers overtake each other. Nobody waits: whoever comes last moves it for all.
+ */
 static void advance_head(tb_pool *pool, uint64_t g)
 {
     struct tb__a64 *head = pool->segment.head;

@@ -1,5 +1,5 @@
-/* Looking at a pool without taking part in it: a read-only mapping of its segment, no page, no lease.
- * For tools; nobody is disturbed. */
+/* Looking at a pool without taking part in it: a read-only mapping of its segment, no page, no
+ * lease. For tools; nobody is disturbed. */
 #ifndef TB_POOL_OBSERVE_H
 #define TB_POOL_OBSERVE_H
 
@@ -12,7 +12,7 @@ typedef struct tb__observer tb__observer;
 /* One look at a pool's counters. */
 struct tb__observation {
     char name[65];
-    char tensor[192];         /* "uint8[1080, 1920, 3]" */
+    char tensor[192]; /* "uint8[1080, 1920, 3]" */
     uint32_t slots;
     uint32_t max_leases;
     tb_policy policy;
@@ -23,7 +23,7 @@ struct tb__observation {
     uint64_t sequence;        /* of the newest frame; 0: none */
     uint64_t newest_stamp_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns;
-    tb_pool_stats stats;      /* `held` is not known to an observer: 0 */
+    tb_pool_stats stats; /* `held` is not known to an observer: 0 */
     tb_lane lane;
 };
 

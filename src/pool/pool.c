@@ -70,8 +70,8 @@ static tb_status copy_ackers(tb_pool *pool, const tb_pool_options *options)
 static tb_status fill_spec(tb_pool *pool, const tb_pool_options *options,
                            struct tb__doradma_spec *spec)
 {
-    pool->proto = (tb_tensor){.device = options->device, .dtype = options->dtype,
-                              .ndim = options->ndim};
+    pool->proto =
+        (tb_tensor){.device = options->device, .dtype = options->dtype, .ndim = options->ndim};
     if (options->ndim >= 0 && options->ndim <= TB_MAX_NDIM) {
         memcpy(pool->proto.shape, options->shape, (size_t)options->ndim * sizeof(int64_t));
     }

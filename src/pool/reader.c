@@ -411,7 +411,8 @@ tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
         .lane = TB_LANE_DIRECT,
     };
     for (uint32_t i = 0; i < reader->max_leases; i++) {
-        stats.held += tb__a32_load_relaxed(&reader->frames[i].busy);
+        /* Pairs with the release of the frame: who sees none held may close the reader. */
+        stats.held += tb__a32_load_acquire(&reader->frames[i].busy);
     }
     if (out->size < sizeof(size_t) || out->size > sizeof stats) {
         return TB__FAIL(TB_E_INVALID,

@@ -1,5 +1,5 @@
-/* The pool layer's structures: what the owner keeps of its pools and their readers, and what a reader
- * keeps of its attachment. Shared between the files of this folder only. */
+/* The pool layer's structures: what the owner keeps of its pools and their readers, and what a
+ * reader keeps of its attachment. Shared between the files of this folder only. */
 #ifndef TB_POOL_STATE_H
 #define TB_POOL_STATE_H
 
@@ -17,15 +17,15 @@
 struct tb__attached {
     struct tb__attached *next; /* of the pool, or of its retired ones; bus mutex */
     struct tb__page_map map;
-    int page_fd;              /* until the reader has mapped it */
-    int poke_fd;              /* our end of the reader's wake-up socket, or -1; atomic */
+    int page_fd; /* until the reader has mapped it */
+    int poke_fd; /* our end of the reader's wake-up socket, or -1; atomic */
     uint64_t reader_id;
-    uint32_t request;         /* that asked for it */
+    uint32_t request; /* that asked for it */
     uint32_t max_leases;
     uint32_t every;
     uint32_t ack;
     struct tb__lifeline *line; /* kept */
-    struct tb__a32 gone;      /* 1: detached, but still in the writers' set for want of memory */
+    struct tb__a32 gone;       /* 1: detached, but still in the writers' set for want of memory */
     struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
 };
 
@@ -43,9 +43,9 @@ struct tb__page_set {
 struct tb_loan {
     tb_pool *pool;
     uint32_t slot;
-    uint32_t thread;          /* that borrowed it */
+    struct tb__a32 thread; /* that borrowed it */
     uint32_t copies;
-    struct tb__a32 active;    /* this slot belongs to a writer */
+    struct tb__a32 active; /* this slot belongs to a writer */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
 };
@@ -54,54 +54,54 @@ struct tb_loan {
 #define TB__TURNS 512
 
 struct tb_pool {
-    tb_pool *next;            /* of the bus; bus mutex */
+    tb_pool *next; /* of the bus; bus mutex */
     tb_bus *bus;
     struct tb__pool_layer *layer;
     char name[TB__NAME_SIZE];
     uint8_t uid[16];
     int segment_fd;
-    char *export_path;        /* of a DORADMA export, to unlink; or NULL */
+    char *export_path; /* of a DORADMA export, to unlink; or NULL */
     struct tb__segment segment;
-    tb_tensor proto;          /* data NULL */
+    tb_tensor proto; /* data NULL */
     size_t proto_bytes;
     uint32_t slots;
     uint32_t max_leases;
     uint32_t wait_readers;
     uint32_t require_zero_copy;
     uint32_t varying;
-    uint32_t every;           /* policy */
+    uint32_t every; /* policy */
     char (*ackers)[TB__NAME_SIZE];
     uint32_t acker_count;
 
     _Atomic int freed;
     _Atomic(struct tb__page_set *) pages;
-    _Atomic uint32_t scans;   /* writers looking at `pages` right now */
-    _Atomic uint32_t waiters; /* threads that wait for a slot or an acknowledgement */
+    _Atomic uint32_t scans;            /* writers looking at `pages` right now */
+    _Atomic uint32_t waiters;          /* threads that wait for a slot or an acknowledgement */
     struct tb__attached *attached;     /* bus mutex */
     struct tb__attached *retired;      /* unlinked, perhaps still looked at; bus mutex */
     struct tb__page_set *retired_sets; /* bus mutex */
 
-    struct tb__a64 reserved;  /* last generation that a publisher took */
+    struct tb__a64 reserved; /* last generation that a publisher took */
     struct tb__a64 turns[TB__TURNS];
-    tb_loan *loans;           /* one per slot */
+    tb_loan *loans; /* one per slot */
 };
 
 /* ---- reader's side ---- */
 
 struct tb_frame {
     tb_reader *reader;
-    uint32_t index;           /* of its entry */
+    uint32_t index; /* of its entry */
     uint32_t slot;
     uint64_t generation;
     uint64_t missed;
-    struct tb__a32 busy;      /* the struct and its entry are in use */
-    uint32_t thread;          /* that acquired it */
+    struct tb__a32 busy; /* the struct and its entry are in use */
+    struct tb__a32 thread; /* that acquired it; set before the entry is */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
 };
 
 struct tb_reader {
-    tb_reader *next;          /* of the bus; bus mutex */
+    tb_reader *next; /* of the bus; bus mutex */
     tb_bus *bus;
     struct tb__pool_layer *layer;
     struct tb__lifeline *line;
@@ -113,10 +113,10 @@ struct tb_reader {
     uint32_t max_leases;
     uint32_t ack;
     int64_t spin_ns;
-    struct tb__a64 cursor;    /* generation returned last */
+    struct tb__a64 cursor;        /* generation returned last */
     struct tb__a64 gone_since_ns; /* when the owner was first seen dead */
     int poke_fd;
-    tb_frame *frames;         /* max_leases */
+    tb_frame *frames; /* max_leases */
     /* Attachments that tb_frame_open() keeps; bus mutex. */
     uint32_t cached;
     uint32_t cache_users;
@@ -165,8 +165,8 @@ void tb__pages_tell(tb_pool *pool, enum tb__page_state state);
 /* Writers' look at the readers: between enter and leave nothing in the set is unmapped. */
 static inline const struct tb__page_set *tb__pages_enter(tb_pool *pool)
 {
-    /* seq_cst: counted before the set is loaded; pairs with the service thread's exchange of the set
-     * and its look at the count. */
+    /* seq_cst: counted before the set is loaded; pairs with the service thread's exchange of the
+     * set and its look at the count. */
     atomic_fetch_add(&pool->scans, 1);
     return atomic_load(&pool->pages);
 }

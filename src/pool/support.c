@@ -5,7 +5,7 @@
 
 void tb__frame_disown(tb_frame *frame)
 {
-    frame->thread = 0;
+    tb__a32_store_relaxed(&frame->thread, 0);
 }
 
 void tb__loan_count_copy(tb_loan *loan, uint64_t bytes)

@@ -1,5 +1,5 @@
-/* Atomics in shared memory: C11 atomics inside one-member structs, touched only through helpers whose
- * names state the order. A helper's pair is named where it is called. */
+/* Atomics in shared memory: C11 atomics inside one-member structs, touched only through helpers
+ * whose names state the order. A helper's pair is named where it is called. */
 #ifndef TB_SEGMENT_ATOMICS_H
 #define TB_SEGMENT_ATOMICS_H
 

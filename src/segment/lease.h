@@ -1,8 +1,8 @@
 /* The lease protocol: hazard pointers across processes.
  *
- * Each slot has a generation: even and not 0, a complete frame; odd with the highest bit clear, being
- * written; odd with the highest bit set, *claimed*: the owner is about to take the frame away and
- * looks once more whether somebody leased it; 0, never written.
+ * Each slot has a generation: even and not 0, a complete frame; odd with the highest bit clear,
+ * being written; odd with the highest bit set, *claimed*: the owner is about to take the frame away
+ * and looks once more whether somebody leased it; 0, never written.
  *
  * Reader: see g; store g in a free entry of its page; see g again: leased.
  * Owner: see g in no entry; mark the slot claimed; see g in no entry again: the slot is its own.
@@ -49,8 +49,8 @@ static inline int64_t tb__gen_distance(uint64_t a, uint64_t b)
     return (int64_t)(b - a) / 2;
 }
 
-/* The frame that a slot's word stands for and that lies in (after, head]; 0 if none. A claimed frame
- * is one: it may yet be put back. Its highest bit was lost in the mark, so both are tried. */
+/* The frame that a slot's word stands for and that lies in (after, head]; 0 if none. A claimed
+ * frame is one: it may yet be put back. Its highest bit was lost in the mark, so both are tried. */
 static inline uint64_t tb__gen_in_window(uint64_t word, uint64_t after, uint64_t head)
 {
     uint64_t g = word & ~UINT64_C(1);
@@ -72,12 +72,13 @@ static inline uint64_t tb__gen_in_window(uint64_t word, uint64_t after, uint64_t
 enum tb__lease_result {
     TB__LEASE_HELD,
     TB__LEASE_STALE,
-    TB__LEASE_CLAIMED,        /* look again in a moment */
+    TB__LEASE_CLAIMED, /* look again in a moment */
 };
 
 /* Reader: lease generation g of the slot whose word is `gen`, in `entry`, which is the caller's and
- * reads 0. With the owner dead for good (`owner_gone`) a claimed frame was not touched and never will
- * be: it can be leased. Unless HELD, the entry reads 0 again; the caller rings a waiting owner. */
+ * reads 0. With the owner dead for good (`owner_gone`) a claimed frame was not touched and never
+ * will be: it can be leased. Unless HELD, the entry reads 0 again; the caller rings a waiting
+ * owner. */
 static inline enum tb__lease_result tb__lease_try(const struct tb__a64 *gen, struct tb__a64 *entry,
                                                   uint64_t g, int owner_gone)
 {
@@ -87,7 +88,8 @@ static inline enum tb__lease_result tb__lease_try(const struct tb__a64 *gen, str
     if (seen != g && !(claimed && owner_gone)) {
         return claimed ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
     }
-    /* seq_cst: store the claim before looking again; pairs with the owner's mark and second look. */
+    /* seq_cst: store the claim before looking again; pairs with the owner's mark and second look.
+     */
     tb__a64_store_seq(entry, g);
     uint64_t again = tb__a64_load_seq(gen);
     if (again == seen) {

@@ -14,8 +14,8 @@
 /* Reserve two pages: private memory in front, the shared page behind it. */
 static tb_status map_behind_private(struct tb__page_map *map, uint32_t shift, int borrow_fd)
 {
-    uint8_t *base = mmap(NULL, 2 * TB__PAGE_BYTES, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base =
+        mmap(NULL, 2 * TB__PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         return TB__FAIL_ERRNO(TB_E_NOMEM, "mapping a reader's page");
     }

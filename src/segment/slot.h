@@ -10,16 +10,16 @@
 
 /* Written by the owner between claiming and publishing; stable while the slot is leased. */
 struct tb__record_shm {
-    struct tb__a64 stamp_ns;  /* CLOCK_MONOTONIC at publish */
-    struct tb__a64 bytes;     /* packed size of the frame */
-    struct tb__a32 ndim;      /* of this frame, when shapes vary */
-    struct tb__a32 strided;   /* 1: strides have meaning; 0: row-major */
-    struct tb__a32 copies;    /* of the payload before it was published */
-    struct tb__a32 lane;      /* tb_lane */
-    uint8_t pad0[32];         /* written 0 */
+    struct tb__a64 stamp_ns; /* CLOCK_MONOTONIC at publish */
+    struct tb__a64 bytes;    /* packed size of the frame */
+    struct tb__a32 ndim;     /* of this frame, when shapes vary */
+    struct tb__a32 strided;  /* 1: strides have meaning; 0: row-major */
+    struct tb__a32 copies;   /* of the payload before it was published */
+    struct tb__a32 lane;     /* tb_lane */
+    uint8_t pad0[32];        /* written 0 */
     struct tb__a64 shape[TB_MAX_NDIM];
     struct tb__a64 strides[TB_MAX_NDIM];
-    uint8_t pad1[64];         /* written 0 */
+    uint8_t pad1[64]; /* written 0 */
 };
 _Static_assert(__builtin_offsetof(struct tb__record_shm, ndim) == 16, "record: ndim");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, shape) == 64, "record: shape");
@@ -28,18 +28,18 @@ _Static_assert(sizeof(struct tb__record_shm) == TB__RECORD_BYTES, "record size")
 
 /* Written by the owner's threads, read by tools. */
 struct tb__counters_shm {
-    struct tb__a64 bytes;     /* published */
-    struct tb__a64 frames;    /* published */
-    struct tb__a64 copies;    /* frames copied in by the owner */
+    struct tb__a64 bytes;  /* published */
+    struct tb__a64 frames; /* published */
+    struct tb__a64 copies; /* frames copied in by the owner */
     struct tb__a64 copied_bytes;
-    struct tb__a64 drops;     /* loans that found no slot in time */
-    struct tb__a64 overwrites; /* frames overwritten that an attached reader had not taken */
-    struct tb__a64 waits;     /* loans that slept */
-    struct tb__a64 wakeups;   /* readers woken by system call */
-    struct tb__a64 readers;   /* attached now */
-    struct tb__a64 attached;  /* readers ever attached */
-    struct tb__a64 freed;     /* 1: the pool was freed */
-    struct tb__a64 lane;      /* tb_lane of its frames */
+    struct tb__a64 drops;         /* loans that found no slot in time */
+    struct tb__a64 overwrites;    /* frames overwritten that an attached reader had not taken */
+    struct tb__a64 waits;         /* loans that slept */
+    struct tb__a64 wakeups;       /* readers woken by system call */
+    struct tb__a64 readers;       /* attached now */
+    struct tb__a64 attached;      /* readers ever attached */
+    struct tb__a64 freed;         /* 1: the pool was freed */
+    struct tb__a64 lane;          /* tb_lane of its frames */
     struct tb__a64 registered_ns; /* CLOCK_MONOTONIC */
     uint8_t pad[TB__COUNTERS_BYTES - 13 * 8]; /* written 0 */
 };
@@ -47,12 +47,12 @@ _Static_assert(sizeof(struct tb__counters_shm) == TB__COUNTERS_BYTES, "counters 
 
 /* The words of a mapped segment, found once after its head has been checked. */
 struct tb__segment {
-    uint8_t *base;            /* NULL when not mapped */
-    struct tb__a64 *head;     /* generation of the newest frame, 0: none */
-    struct tb__a64 *gens;     /* generation of slot s at gens + s */
+    uint8_t *base;        /* NULL when not mapped */
+    struct tb__a64 *head; /* generation of the newest frame, 0: none */
+    struct tb__a64 *gens; /* generation of slot s at gens + s */
     struct tb__record_shm *records;
     struct tb__counters_shm *counters;
-    uint8_t *data;            /* slot s at data + s * view.slot_stride */
+    uint8_t *data; /* slot s at data + s * view.slot_stride */
     struct tb__doradma_view view;
 };
 
@@ -60,8 +60,8 @@ static inline void tb__segment_bind(struct tb__segment *segment)
 {
     const struct tb__doradma_view *view = &segment->view;
     segment->head = (struct tb__a64 *)(segment->base + view->gens_offset);
-    segment->gens = (struct tb__a64 *)(segment->base + tb__doradma_gen_offset(view->slot_count,
-                                                                              view->gens_offset, 0));
+    segment->gens = (struct tb__a64 *)(segment->base + tb__doradma_gen_offset(
+                                                           view->slot_count, view->gens_offset, 0));
     segment->records = (struct tb__record_shm *)(segment->base + view->records_offset);
     segment->counters = (struct tb__counters_shm *)(segment->base + view->counters_offset);
     segment->data = segment->base + view->data_offset;
