@@ -180,7 +180,9 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
         *out = (tb_handle){.generation = g, .slot = slot, .stamp_ns = stamp_ns, .bytes = bytes};
         __builtin_memcpy(out->pool_uid, pool->uid, sizeof out->pool_uid);
     }
-    /* From here on another writer may take the slot away again. */
+    /* From here on another writer may take the slot away again; until it has said who it is, nobody
+     * takes it for this thread. */
+    tb__a32_store_relaxed(&loan->thread, 0);
     tb__a32_store_release(&loan->active, 0);
     tb__wake_all(pool);
     if (__builtin_expect(atomic_load_explicit(&pool->waiters, memory_order_relaxed) != 0, 0)) {
@@ -192,6 +194,7 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
 void tb__loan_discard(tb_pool *pool, uint32_t slot)
 {
     /* The generation stays odd: nobody ever takes the half-written bytes for a frame. */
+    tb__a32_store_relaxed(&pool->loans[slot].thread, 0);
     tb__a32_store_release(&pool->loans[slot].active, 0);
     if (atomic_load(&pool->waiters) != 0) {
         tb__bus_ring_self(pool->bus);
