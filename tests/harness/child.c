@@ -13,9 +13,19 @@
 /* In a role: the way to the parent. */
 static int parent_fd = -1;
 
+void harness_before_fork(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    if (harness_thread_named("tensorbus")) {
+        harness_skip("ThreadSanitizer cannot follow a fork beside the library's thread");
+    }
+#endif
+}
+
 void child_start(struct child *child, const char *role, void (*run)(void *argument), void *argument)
 {
     int pair[2];
+    harness_before_fork();
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
         FAIL("socketpair: %s", strerror(errno));
     }

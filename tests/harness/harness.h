@@ -115,10 +115,11 @@ const char *harness_dir(void);
 
 /* ------------------------------------------------------------------ leaks (leak.c) */
 
-unsigned harness_fd_count(void);     /* open descriptors of this process */
-unsigned harness_thread_count(void); /* threads of this process */
-unsigned long harness_rss_kib(void); /* resident memory of this process */
-unsigned harness_memfd_count(void);  /* memfd mappings of this process */
+unsigned harness_fd_count(void);            /* open descriptors of this process */
+unsigned harness_thread_count(void);        /* threads of this process */
+int harness_thread_named(const char *name); /* whether this process has such a thread */
+unsigned long harness_rss_kib(void);        /* resident memory of this process */
+unsigned harness_memfd_count(void);         /* memfd mappings of this process */
 
 /* Call in a test that leaves sockets behind on purpose without child_kill(). */
 void harness_allow_sockets(void);
@@ -136,6 +137,7 @@ struct child {
 
 /* Fork a role; it ends when the function returns. Fork before the library is used where possible:
  * a child must not use its parent's bus. */
+void harness_before_fork(void); /* skips where a sanitizer cannot follow; child_start() calls it */
 void child_start(struct child *child, const char *role, void (*run)(void *argument),
                  void *argument);
 

@@ -57,6 +57,14 @@ unsigned harness_thread_count(void)
     return count_entries("/proc/self/task", NULL, 0);
 }
 
+int harness_thread_named(const char *name)
+{
+    char command[200];
+    snprintf(command, sizeof command, "cat /proc/%d/task/*/comm | grep -qx '%s'", (int)getpid(),
+             name);
+    return system(command) == 0;
+}
+
 unsigned long harness_rss_kib(void)
 {
     FILE *file = fopen("/proc/self/status", "re");

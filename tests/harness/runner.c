@@ -90,7 +90,8 @@ static unsigned list_children(char *text, size_t size, int kill_them)
 
 static void add_reason(struct outcome *outcome, const char *reason)
 {
-    if (outcome->why[0] == '\0') {
+    /* Who has skipped leaves everything as it is. */
+    if (outcome->why[0] == '\0' && outcome->skipped[0] == '\0') {
         snprintf(outcome->why, sizeof outcome->why, "%s", reason);
     }
 }
@@ -220,11 +221,14 @@ static void run_test(const struct test *test, struct outcome *outcome)
     int status = await_test(pid, test, outcome);
     outcome->duration_ns = harness_now_ns() - start;
     read_result(pipe_fds[0], outcome);
-    if (WIFSIGNALED(status) && outcome->why[0] == '\0') {
-        snprintf(outcome->why, sizeof outcome->why, "ended by signal %d (%s)", WTERMSIG(status),
+    char how[128] = "";
+    if (WIFSIGNALED(status)) {
+        snprintf(how, sizeof how, "ended by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    } else if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && outcome->why[0] == '\0') {
-        snprintf(outcome->why, sizeof outcome->why, "ended with status %d", WEXITSTATUS(status));
+        add_reason(outcome, how);
+    } else if (WEXITSTATUS(status) != 0) {
+        snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
+        add_reason(outcome, how);
     }
     reap_orphans(outcome);
     look_at_leftovers(&shm, outcome);

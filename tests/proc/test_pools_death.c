@@ -295,6 +295,7 @@ static int use_in_fork(tb_bus *bus, tb_pool *pool, tb_reader *reader)
 static void fork_and_use(tb_bus *bus, tb_pool *pool, tb_reader *reader)
 {
     int status;
+    harness_before_fork();
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {

@@ -42,7 +42,7 @@ static void slow_consumer(void *argument)
         struct slow_look look = {.sequence = info_of(frame).sequence};
         parent_reached("holding");
         look.first = sum_of(frame);
-        harness_sleep_us(50000);
+        harness_sleep_us(50000 * harness_slowness());
         look.second = sum_of(frame);
         parent_tell(&look, sizeof look);
         tb_frame_release(frame);
