@@ -191,10 +191,18 @@ static void f11_a_kill_wakes(void)
 
 /* ---- the runner ---- */
 
+/* Forked before the runner uses the library; begins when the runner is there. */
+static void await_runner(void)
+{
+    char go;
+    parent_hear(&go, sizeof go);
+}
+
 static void stopped_node(void *argument)
 {
     (void)argument;
     tb_node *node;
+    await_runner();
     node_environment("node", "tick=tensorbus/timer/secs/3600", "", "_runner");
     CHECK_OK(tb_node_open(&node));
     expect_event(node, TB_EVENT_STOP, "");
@@ -207,8 +215,9 @@ static void stop_comes_once(void)
 {
     struct test_runner runner;
     struct child child;
-    runner_open(&runner);
     child_start(&child, "node", stopped_node, NULL);
+    runner_open(&runner);
+    child_tell(&child, "g", 1);
     runner_await(&runner, "node");
     runner_stop(&runner, "node");
     child_join(&child);
@@ -219,8 +228,9 @@ static void the_end_of_the_runner_is_stop(void)
 {
     struct test_runner runner;
     struct child child;
-    runner_open(&runner);
     child_start(&child, "node", stopped_node, NULL);
+    runner_open(&runner);
+    child_tell(&child, "g", 1);
     runner_await(&runner, "node");
     runner_close(&runner);
     child_join(&child);
@@ -230,6 +240,7 @@ static void lonely_node(void *argument)
 {
     (void)argument;
     tb_node *node;
+    await_runner();
     node_environment("node", "in=absent/out\nother=absent/out", "out=missing/in", "_runner");
     CHECK_OK(tb_node_open(&node));
     CHECK_OK(send_number(node, "out", 1, 0));
@@ -244,8 +255,9 @@ static void gone_nodes_are_not_waited_for(void)
 {
     struct test_runner runner;
     struct child child;
-    runner_open(&runner);
     child_start(&child, "node", lonely_node, NULL);
+    runner_open(&runner);
+    child_tell(&child, "g", 1);
     /* It is not ready, so it is not in the runner's list: speak to its own endpoint. */
     struct tb__lifeline *line;
     CHECK_OK(tb__bus_connect(runner.bus, "node", 0, harness_now_ns() + TB_SECONDS(20), &line));
@@ -265,7 +277,9 @@ static void gone_nodes_are_not_waited_for(void)
 
 static void numbers_source(void *argument)
 {
-    uint64_t base = *(uint64_t *)argument;
+    uint64_t base;
+    (void)argument;
+    parent_hear(&base, sizeof base);
     tb_node *node = open_node("source", "", "out=sink/in");
     for (uint64_t n = 1; n <= 3; n++) {
         CHECK_OK(send_number(node, "out", base + n, TB_SECONDS(20)));
@@ -279,11 +293,14 @@ static void numbers_source(void *argument)
 static void a_restarted_sender_is_found_again(void)
 {
     struct test_runner runner;
-    struct child source;
-    uint64_t base = 100;
+    struct child sources[2];
     tb_node *node;
+    for (int life = 0; life < 2; life++) {
+        child_start(&sources[life], "source", numbers_source, NULL);
+    }
     runner_open(&runner);
-    child_start(&source, "source", numbers_source, &base);
+    uint64_t base = 100;
+    child_tell(&sources[0], &base, sizeof base);
     node_environment("sink", "in=source/out;queue=20;restart=1", "", "_runner");
     CHECK_OK(tb_node_open(&node));
     runner_await(&runner, "sink");
@@ -294,20 +311,20 @@ static void a_restarted_sender_is_found_again(void)
             CHECK_EQ(event_number(event), base + n);
             tb_event_release(event);
         }
-        child_await(&source, "sent");
+        child_await(&sources[life], "sent");
         if (life == 0) {
-            child_kill(&source);
+            child_kill(&sources[0]);
             CHECK_STATUS(tb_node_next(node, TB_MILLIS(100), &event), TB_AGAIN);
             base = 200;
-            child_start(&source, "source", numbers_source, &base);
+            child_tell(&sources[1], &base, sizeof base);
         }
     }
-    child_go(&source);
+    child_go(&sources[1]);
     CHECK_STATUS(tb_node_next(node, TB_MILLIS(100), &event), TB_AGAIN);
     runner_tell_gone(&runner, "sink", "source");
     expect_event(node, TB_EVENT_INPUT_CLOSED, "in");
     expect_end(node);
-    child_join(&source);
+    child_join(&sources[1]);
     tb_node_close(node);
     runner_close(&runner);
 }
