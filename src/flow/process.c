@@ -197,20 +197,15 @@ void tb__process_fini(struct tb__process *process)
     tb__fd_close(&process->output_fd);
 }
 
-int tb__process_reap(const struct tb__process *process, int orphan_signal, int *out_status)
+int tb__process_reap(const struct tb__process *process, int *out_status)
 {
-    siginfo_t info;
-    memset(&info, 0, sizeof info);
-    if (waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid != process->pid) {
-        return 0;
-    }
-    kill(-process->pid, orphan_signal);
     int status = 0;
-    while (waitpid(process->pid, &status, 0) < 0) {
-        if (errno != EINTR) {
-            return 0;
-        }
+    pid_t reaped;
+    do {
+        reaped = waitpid(process->pid, &status, WNOHANG);
+    } while (reaped < 0 && errno == EINTR);
+    if (reaped != process->pid) {
+        return 0;
     }
     *out_status = status;
     return 1;

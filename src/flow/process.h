@@ -29,10 +29,9 @@ tb_status tb__process_start(const struct tb__process_options *options, struct tb
 /* Close the descriptors; the process itself is not touched. */
 void tb__process_fini(struct tb__process *process);
 
-/* Whether the process has ended; its wait status is then in *out_status and it has been reaped. The
- * members of its group that are left get `orphan_signal` before that, while the zombie still keeps
- * the group's number from being used again. */
-int tb__process_reap(const struct tb__process *process, int orphan_signal, int *out_status);
+/* Whether the process has ended; its wait status is then in *out_status and it has been reaped. Its
+ * group lives on while it has members, and keeps its number so long. */
+int tb__process_reap(const struct tb__process *process, int *out_status);
 
 /* Send a signal to all members of a group; a group that is gone is no error. */
 void tb__process_signal_group(pid_t group, int signal_number);

@@ -98,10 +98,14 @@ static tb_status open_locked(int root_fd, const char *name, int wait, int *out_t
     return TB_OK;
 }
 
+/* TB_AGAIN: the directory was removed meanwhile. */
 static tb_status take_runner_lock(int directory_fd, const char *name, int *out_take_fd)
 {
     int fd = openat(directory_fd, TB__RUN_LOCK_FILE,
                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == ENOENT) {
+        return TB_AGAIN;
+    }
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         tb_status status = TB__FAIL_ERRNO(TB_E_EXISTS, "taking the lock of flow `%s`", name);
         tb__fd_close(&fd);
@@ -111,25 +115,15 @@ static tb_status take_runner_lock(int directory_fd, const char *name, int *out_t
     return TB_OK;
 }
 
-tb_status tb__run_directory_create(int root_fd, const char *name, int *out_take_fd,
-                                   int *out_take_lock_fd)
+static tb_status create_once(int root_fd, const char *name, int *out_take_fd, int *out_take_lock_fd)
 {
-    /* A sweep may remove the directory while it is still empty: then once more. */
     int fd = -1;
-    tb_status status = TB_AGAIN;
-    for (int i = 0; i < CREATE_ATTEMPTS && status == TB_AGAIN; i++) {
-        if (mkdirat(root_fd, name, 0700) != 0) {
-            return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : TB_E_SYSTEM,
-                                  "creating the directory of flow `%s`", name);
-        }
-        status = open_locked(root_fd, name, 1, &fd);
+    if (mkdirat(root_fd, name, 0700) != 0) {
+        return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : TB_E_SYSTEM,
+                              "creating the directory of flow `%s`", name);
     }
-    if (status == TB_AGAIN) {
-        return TB__FAIL(TB_E_SYSTEM, "the directory of flow `%s` is removed as often as it is made",
-                        name);
-    }
-    TB__TRY(status);
-    status = take_runner_lock(fd, name, out_take_lock_fd);
+    TB__TRY(open_locked(root_fd, name, 1, &fd));
+    tb_status status = take_runner_lock(fd, name, out_take_lock_fd);
     if (status != TB_OK) {
         tb__fd_close(&fd);
         return status;
@@ -137,6 +131,20 @@ tb_status tb__run_directory_create(int root_fd, const char *name, int *out_take_
     (void)flock(fd, LOCK_UN);
     *out_take_fd = fd;
     return TB_OK;
+}
+
+tb_status tb__run_directory_create(int root_fd, const char *name, int *out_take_fd,
+                                   int *out_take_lock_fd)
+{
+    /* A sweep may remove the directory while it is still empty: then once more. */
+    for (int i = 0; i < CREATE_ATTEMPTS; i++) {
+        tb_status status = create_once(root_fd, name, out_take_fd, out_take_lock_fd);
+        if (status != TB_AGAIN) {
+            return status;
+        }
+    }
+    return TB__FAIL(TB_E_SYSTEM, "the directory of flow `%s` is removed as often as it is made",
+                    name);
 }
 
 /* The names in a directory, one after the other; "" at the end. `stream` starts as NULL. */
@@ -161,6 +169,17 @@ static const char *next_name(int directory_fd, DIR **stream)
     return "";
 }
 
+/* Unlink all entries and then the directory, if it still has its name. A directory of that name
+ * that somebody has made meanwhile is another one: if it is empty, its maker makes it again. */
+static int remove_opened(int root_fd, const char *name, int fd)
+{
+    DIR *stream = NULL;
+    for (const char *entry; *(entry = next_name(fd, &stream)) != '\0';) {
+        (void)unlinkat(fd, entry, 0);
+    }
+    return unlinkat(root_fd, name, AT_REMOVEDIR);
+}
+
 void tb__run_directory_remove(int root_fd, const char *name)
 {
     int fd = openat(root_fd, name, OPEN_DIRECTORY);
@@ -169,11 +188,7 @@ void tb__run_directory_remove(int root_fd, const char *name)
     }
     /* A process that is just starting may add a name meanwhile: then once more. */
     for (int i = 0; i < REMOVE_ATTEMPTS; i++) {
-        DIR *stream = NULL;
-        for (const char *entry; *(entry = next_name(fd, &stream)) != '\0';) {
-            (void)unlinkat(fd, entry, 0);
-        }
-        if (unlinkat(root_fd, name, AT_REMOVEDIR) == 0 || errno != ENOTEMPTY) {
+        if (remove_opened(root_fd, name, fd) == 0 || errno != ENOTEMPTY) {
             break;
         }
     }
@@ -256,9 +271,8 @@ static void sweep_flow(int root_fd, const char *name, void (*report)(const char 
     if (sockets_left > 0 || tb__run_directory_locked(fd)) {
         sum->live++;
     } else {
-        tb__run_directory_remove(root_fd, name);
         struct stat info;
-        if (fstatat(root_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (remove_opened(root_fd, name, fd) != 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) {
             sum->failed++;
         } else {
             sum->directories++;

@@ -128,7 +128,7 @@ static tb_status op_start(void *context, uint32_t node)
         /* Started but not to be followed: not to be left alone either. */
         int ignored;
         tb__process_signal_group(it->process.pid, SIGKILL);
-        while (!tb__process_reap(&it->process, SIGKILL, &ignored)) {
+        while (!tb__process_reap(&it->process, &ignored)) {
             struct timespec pause = {.tv_nsec = 1000000};
             nanosleep(&pause, NULL);
         }
@@ -262,7 +262,7 @@ static void on_process(struct tb__runner *runner, uint32_t node)
 {
     struct tb__run_node *it = &runner->nodes[node];
     int status;
-    if (it->process.pid_fd < 0 || !tb__process_reap(&it->process, SIGTERM, &status)) {
+    if (it->process.pid_fd < 0 || !tb__process_reap(&it->process, &status)) {
         return;
     }
     (void)epoll_ctl(runner->epoll_fd, EPOLL_CTL_DEL, it->process.pid_fd, NULL);

@@ -153,6 +153,11 @@ class Bench:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
+        for process in self.started:
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 class Terminal:

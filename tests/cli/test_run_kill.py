@@ -2,6 +2,7 @@
 """The runner is killed with SIGKILL: its guard ends the nodes and removes the flow's directory."""
 import os
 import pathlib
+import resource
 import signal
 import time
 
@@ -137,7 +138,7 @@ def nodes_do_not_hold_each_others_pipes(bench):
     """A node sees its own output and nothing else of the runner."""
     bench.flow({"a": "sleep 0.2; ls -l /proc/$$/fd; ulimit -S -l; ulimit -H -l; ulimit -S -n; "
                      "ulimit -H -n", "b": "sleep 0.3", "c": "ls -l /proc/$$/fd"})
-    code, out, err = bench.run("flow.yml")
+    code, out, err = bench.run("flow.yml", preexec_fn=lower_soft_limits)
     assert code == 0, err
     for node in ("a", "c"):
         text = bench.logs(node).decode()
@@ -149,6 +150,11 @@ def nodes_do_not_hold_each_others_pipes(bench):
         assert set(targets) == {"1", "2"}, text
     limits = bench.logs("a").decode().splitlines()[-4:]
     assert limits[0] == limits[1] and limits[2] == limits[3], limits
+
+
+def lower_soft_limits():
+    for name, soft in ((resource.RLIMIT_NOFILE, 128), (resource.RLIMIT_MEMLOCK, 4096)):
+        resource.setrlimit(name, (soft, resource.getrlimit(name)[1]))
 
 
 if __name__ == "__main__":

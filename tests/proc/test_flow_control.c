@@ -172,9 +172,11 @@ static void a_killed_node_is_forgotten(void)
     struct fixture it;
     struct child sink;
     open_control(&it);
+    unsigned descriptors = harness_fd_count();
     start_node(&it, &sink, "sink", SINK);
     child_kill(&sink);
     CHECK_WITHIN_MS(tb__control_stop(it.control, SINK) == 0, 1000);
+    CHECK_WITHIN_MS(harness_fd_count() == descriptors, 1000);
     start_node(&it, &sink, "sink", SINK); /* restarted under the same name */
     CHECK_EQ(tb__control_stop(it.control, SINK), 1);
     CHECK_WITHIN_MS(ask(&sink).stops == 1, 1000);
@@ -238,13 +240,13 @@ static void pools_that_nobody_freed_are_counted(void)
     struct child stranger;
     open_control(&it);
     CHECK_EQ(tb__control_pools(it.control), 0);
-    child_start(&source, "source", pools_role, "source");
+    child_start(&source, "source", pools_role, (void *)"source");
     CHECK_EQ(await_news(&it).reachable[SOURCE], 1);
     CHECK_EQ(tb__control_pools(it.control), 2);
-    child_start(&sink, "sink", pools_role, "sink"); /* the same names of another node */
+    child_start(&sink, "sink", pools_role, (void *)"sink"); /* the same names of another node */
     CHECK_EQ(await_news(&it).reachable[SINK], 1);
     CHECK_EQ(tb__control_pools(it.control), 4);
-    child_start(&stranger, "stranger", pools_role, "stranger"); /* no node of the flow */
+    child_start(&stranger, "stranger", pools_role, (void *)"stranger"); /* no node of the flow */
     child_await(&source, "said");
     child_await(&sink, "said");
     child_await(&stranger, "said");
