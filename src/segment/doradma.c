@@ -142,8 +142,8 @@ tb_status tb__doradma_init(void *segment, const struct tb__doradma_spec *spec)
     struct tb__doradma_header header = {
         .json_len = json_bytes,
         .data_offset = layout.data_offset,
-        /* One slot: its generation, 0 = never written. More: never even, see doradma.h. */
-        .write_gen = spec->slots == 1 ? 0 : 1,
+        /* See doradma.h. 0: never written. 1, odd: nothing that a foreign reader may read. */
+        .write_gen = spec->slots == 1 && (spec->flags & TB__GEOMETRY_EXPORT) == 0 ? 0 : 1,
         .version = TB__GEOMETRY_VERSION,
         .flags = spec->flags,
         .slot_count = spec->slots,

@@ -95,6 +95,13 @@ static void word_96_is_the_one_slots_generation(void **state)
         assert_int_equal(layout.slot_stride, 4096);
         free(head);
     }
+    /* dora's readers take 0 for a complete frame. */
+    struct tb__doradma_spec spec = spec_of(1, TB_U8, 1);
+    uint64_t bytes;
+    spec.flags = TB__GEOMETRY_EXPORT;
+    uint8_t *segment = make_segment(&spec, &bytes);
+    assert_int_equal(segment[96], 1);
+    free(segment);
 }
 
 static void check_shape(int32_t ndim, const int64_t *shape, uint64_t tensor_bytes)
