@@ -210,6 +210,20 @@ static void missing_programs_are_told(void **state)
     tb__flow_destroy(flow);
 }
 
+/* A relative entry of PATH would mean another program in every directory: it counts for nothing. */
+static void relative_path_entries_are_passed_over(void **state)
+{
+    struct tb__flow *flow = load("env: {PATH: \"sub::.:\"}\nnodes: [{id: a, path: only-in-sub}]\n");
+    char before[512];
+    (void)state;
+    put_file("sub/only-in-sub", 0755, "#!/bin/sh\n");
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(directory), 0);
+    assert_int_equal(tb__flow_resolve(flow, NULL, &problems), TB_E_INVALID);
+    assert_int_equal(chdir(before), 0);
+    tb__flow_destroy(flow);
+}
+
 static void steps_run_in_order_in_their_place(void **state)
 {
     struct tb__flow *flow =
@@ -270,7 +284,9 @@ static void failing_steps_are_named(void **state)
 static void ctrl_c_ends_the_build(void **state)
 {
     static const char *const steps[] = {
-        "sh -c 'sleep 60 & echo $! >pid; kill -INT '$PARENT'; wait'",
+        "sh -c '(trap \"\" INT; echo >ready; exec sleep 60) & echo $! >pid; while [ ! -e ready ]; "
+        "do "
+        ":; done; kill -INT '$PARENT'; wait'",
         "sh -c 'trap \"\" INT; echo $$ >pid; kill -INT '$PARENT'; kill -INT '$PARENT'; sleep 60'",
     };
     char parent[32];
@@ -278,7 +294,7 @@ static void ctrl_c_ends_the_build(void **state)
     snprintf(parent, sizeof parent, "%d", (int)getpid());
     setenv("PARENT", parent, 1);
     for (size_t i = 0; i < 2; i++) {
-        char text[256];
+        char text[512];
         snprintf(text, sizeof text,
                  "nodes:\n  - id: a\n    path: p\n    build: |\n      %s\n      touch after\n",
                  steps[i]);
@@ -363,6 +379,7 @@ int main(void)
         cmocka_unit_test_teardown(the_directory_is_that_of_the_file, forget_problems),
         cmocka_unit_test_teardown(programs_are_found, forget_problems),
         cmocka_unit_test_teardown(missing_programs_are_told, forget_problems),
+        cmocka_unit_test_teardown(relative_path_entries_are_passed_over, forget_problems),
         cmocka_unit_test_teardown(steps_run_in_order_in_their_place, forget_problems),
         cmocka_unit_test_teardown(failing_steps_are_named, forget_problems),
         cmocka_unit_test_teardown(ctrl_c_ends_the_build, forget_problems),

@@ -107,6 +107,8 @@ static const struct mistake mistakes[] = {
     {NODE "    max_restarts: -1\n", 4, 19, "a whole number from 0 to 1000000, this is `-1`"},
     {NODE "    max_restarts: 1.0\n", 4, 19, "this is `1.0`"},
     {NODE "    max_restarts: 99999999999999999999999\n", 4, 19, "a whole number"},
+    {NODE "    max_restarts: 18446744073709551621\n", 4, 19,
+     "a whole number"}, /* 5 when it wraps */
     {NODE "    restart_delay: soon\n", 4, 20, "must be seconds, such as 0.5"},
     {NODE "    restart_delay: .\n", 4, 20, "must be seconds"},
     {NODE "    restart_delay: 31536000\n", 4, 20, "less than 31536000"},
@@ -301,124 +303,6 @@ static void problems_hold_no_control_characters(void **state)
     tb__flow_problems_fini(&problems);
 }
 
-static void limits_are_kept(void **state)
-{
-    static const struct {
-        const char *head, *each;
-        unsigned count;
-        const char *says;
-    } cases[] = {
-        {"nodes:\n", "  - {id: a%u, path: p}\n", 257, "257 nodes, 256 are allowed"},
-        {NODE "    env:\n", "      K%u: 1\n", 257, "has 257 keys, 256 are allowed"},
-        {NODE "    outputs:\n", "      - o%u\n", 129, "has 129 outputs, 128 are allowed"},
-        {NODE "    inputs:\n", "      i%u: dora/timer/hz/1\n", 129, "129 inputs, 128 are allowed"},
-        {NODE "    args:\n", "      - w%u\n", 1025, "more than 1024 entries in one list"},
-        {NODE "    args: >\n", "      w%u\n", 1025, "more than 1024 words"},
-        {NODE "    build: |\n", "      w%u\n", 65, "more than 64 lines"},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        for (unsigned over = 0; over < 2; over++) {
-            char *text = NULL;
-            size_t size = 0;
-            FILE *out = open_memstream(&text, &size);
-            fputs(cases[i].head, out);
-            for (unsigned j = 0; j < cases[i].count - 1 + over; j++) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-                fprintf(out, cases[i].each, j);
-#pragma GCC diagnostic pop
-            }
-            fclose(out);
-            struct tb__flow_problems problems = {0};
-            struct tb__flow *flow = NULL;
-            tb_status status = parse(text, size, &problems, &flow);
-            assert_int_equal(status, over ? TB_E_INVALID : TB_OK);
-            if (over && strstr(problems.list[0].text, cases[i].says) == NULL) {
-                fail_msg("expected %s: %s", cases[i].says, problems.list[0].text);
-            }
-            tb__flow_destroy(flow);
-            tb__flow_problems_fini(&problems);
-            free(text);
-        }
-    }
-}
-
-/* "Billion laughs" through variables: growth ends at a documented size, in a moment. */
-static void variables_cannot_fill_memory(void **state)
-{
-    char text[8192] = "env:\n  A: xxxxxxxxxxxxxxxx\n";
-    struct tb__flow_problems problems = {0};
-    struct tb__flow *flow = NULL;
-    (void)state;
-    for (char key = 'B'; key <= 'P'; key++) {
-        char line[32];
-        snprintf(line, sizeof line, "  %c: $%c$%c\n", key, key - 1, key - 1);
-        strcat(text, line);
-    }
-    strcat(text, NODE);
-    assert_int_equal(parse(text, strlen(text), &problems, &flow), TB_E_INVALID);
-    assert_non_null(strstr(problems.list[0].text, "longer than 131071 bytes when expanded"));
-    tb__flow_problems_fini(&problems);
-
-    /* Each value within its limit, all together not. */
-    text[0] = '\0';
-    strcat(text, "env:\n  A: xxxxxxxxxxxxxxxx\n");
-    for (char key = 'B'; key <= 'M'; key++) {
-        char line[32];
-        snprintf(line, sizeof line, "  %c: $%c$%c\n", key, key - 1, key - 1);
-        strcat(text, line);
-    }
-    strcat(text, NODE "    args: ");
-    for (int i = 0; i < 300; i++) {
-        strcat(text, "$M ");
-    }
-    strcat(text, "\n");
-    assert_int_equal(parse(text, strlen(text), &problems, &flow), TB_E_INVALID);
-    assert_non_null(strstr(problems.list[0].text, "longer than 16 MiB when expanded"));
-    tb__flow_problems_fini(&problems);
-}
-
-/* execve() takes 131,071 bytes of "KEY=value", so a value has two bytes less than that with the
- * name K. */
-static void env_ends_where_execve_does(void **state)
-{
-    const char head[] = NODE "    env: {K: ";
-    (void)state;
-    for (size_t over = 0; over < 2; over++) {
-        size_t value = TB__FLOW_VALUE_MAX - 2 + over;
-        char *text = NULL;
-        size_t size = 0;
-        FILE *out = open_memstream(&text, &size);
-        fprintf(out, "%s%0*d}\n", head, (int)value, 0);
-        fclose(out);
-        struct tb__flow_problems problems = {0};
-        struct tb__flow *flow = NULL;
-        assert_int_equal(parse(text, size, &problems, &flow), over ? TB_E_INVALID : TB_OK);
-        assert_int_equal(problems.count, over);
-        tb__flow_destroy(flow);
-        tb__flow_problems_fini(&problems);
-        free(text);
-    }
-}
-
-static void text_over_the_limit_is_refused(void **state)
-{
-    char *text = malloc(TB__FLOW_FILE_MAX + 1);
-    struct tb__flow_problems problems = {0};
-    struct tb__flow *flow = NULL;
-    (void)state;
-    memset(text, '#', TB__FLOW_FILE_MAX + 1);
-    memcpy(text, NODE, strlen(NODE));
-    assert_int_equal(parse(text, TB__FLOW_FILE_MAX, &problems, &flow), TB_OK);
-    tb__flow_destroy(flow);
-    flow = NULL;
-    assert_int_equal(parse(text, TB__FLOW_FILE_MAX + 1, &problems, &flow), TB_E_LIMIT);
-    assert_null(flow);
-    tb__flow_problems_fini(&problems);
-    free(text);
-}
-
 static void every_key_is_taken(void **state)
 {
     (void)state;
@@ -500,7 +384,22 @@ static void empty_values_of_maps_and_lists_are_absent(void **state)
     tb__flow_destroy(flow);
     flow = valid(NODE "    deploy: {machine: }\n");
     tb__flow_destroy(flow);
+    flow = valid(NODE "    deploy: {machine: \"\"}\n");
+    tb__flow_destroy(flow);
     flow = valid(NODE "    deploy: {machine: local}\n    env: {TENSORBUS_LOG: debug}\n");
+    tb__flow_destroy(flow);
+}
+
+static void inputs_find_their_outputs(void **state)
+{
+    (void)state;
+    struct tb__flow *flow = valid(TWO "    inputs: {i: a/info, j: a/image}\n"
+                                      "    outputs: [back]\n"
+                                      "  - {id: c, path: r, outputs: [x], inputs: {i: b/back}}\n");
+    assert_int_equal(flow->nodes[1].inputs[0].source_node, 0);
+    assert_int_equal(flow->nodes[1].inputs[0].source_output, 1);
+    assert_int_equal(flow->nodes[1].inputs[1].source_output, 0);
+    assert_int_equal(flow->nodes[2].inputs[0].source_node, 1);
     tb__flow_destroy(flow);
 }
 
@@ -577,12 +476,9 @@ int main(void)
         cmocka_unit_test(one_mistake_is_told_once),
         cmocka_unit_test(all_mistakes_are_listed_in_order),
         cmocka_unit_test(problems_hold_no_control_characters),
-        cmocka_unit_test(limits_are_kept),
-        cmocka_unit_test(variables_cannot_fill_memory),
-        cmocka_unit_test(env_ends_where_execve_does),
-        cmocka_unit_test(text_over_the_limit_is_refused),
         cmocka_unit_test(every_key_is_taken),
         cmocka_unit_test(empty_values_of_maps_and_lists_are_absent),
+        cmocka_unit_test(inputs_find_their_outputs),
         cmocka_unit_test(timers_have_exact_periods),
         cmocka_unit_test(flows_have_valid_names),
         cmocka_unit_test(the_loader_env_can_be_allowed),
