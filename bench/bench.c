@@ -145,6 +145,7 @@ int tb__bench_run(const struct tb__bench_options *options)
     if (!any) {
         return 2;
     }
+    tb__interrupts_watch();
     signal(SIGPIPE, SIG_IGN); /* a side that died is an error of its row */
     tb__ticks_calibrate();
     tb__machine_find(&machine);
@@ -176,6 +177,29 @@ void tb__bench_list(FILE *out)
     }
 }
 
+#define TITLE_COLUMNS 17
+#define TEXT_COLUMNS 80
+
+/* "title: " and a text in lines of at most 80 characters beside it. */
+static void print_wrapped(FILE *out, const char *title, const char *text)
+{
+    int column = fprintf(out, "%-*s", TITLE_COLUMNS, title);
+    while (*text != '\0') {
+        int word = (int)strcspn(text, " ");
+        if (column > TITLE_COLUMNS && column + 1 + word > TEXT_COLUMNS) {
+            fprintf(out, "\n%*s", TITLE_COLUMNS, "");
+            column = TITLE_COLUMNS;
+        }
+        if (column > TITLE_COLUMNS) {
+            column += fprintf(out, " ");
+        }
+        column += fprintf(out, "%.*s", word, text);
+        text += word;
+        text += strspn(text, " ");
+    }
+    fprintf(out, "\n");
+}
+
 int tb__bench_explain(FILE *out, const char *name)
 {
     for (size_t i = 0; i < tb__bench_group_count; i++) {
@@ -185,9 +209,9 @@ int tb__bench_explain(FILE *out, const char *name)
         }
         const struct tb__goal *goal = tb__goal_find(name);
         fprintf(out, "%s (%s)\n\n", row->name, row->unit);
-        fprintf(out, "What it does:    %s\n", row->text->does);
-        fprintf(out, "What it spans:   %s\n", row->text->interval);
-        fprintf(out, "Floor:           %s\n", row->text->floor);
+        print_wrapped(out, "What it does:", row->text->does);
+        print_wrapped(out, "What it spans:", row->text->interval);
+        print_wrapped(out, "Floor:", row->text->floor);
         if (goal != NULL) {
             fprintf(out, "Goal:            %s %s %g\n",
                     goal->kind == TB__GOAL_VALUE_AT_MOST ? "value" : "value over baseline",

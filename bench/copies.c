@@ -20,10 +20,10 @@ uint32_t tb__cell_slots(const struct tb__cell *cell)
     return slots < 2 ? 2 : slots > 256 ? 256 : (uint32_t)slots;
 }
 
-tb_status tb__ring_create(struct tb__ring *ring, size_t bytes, uint32_t count)
+tb_status tb__copy_ring_create(struct tb__copy_ring *ring, size_t bytes, uint32_t count)
 {
     int fd = -1;
-    *ring = (struct tb__ring){.bytes = bytes, .count = count};
+    *ring = (struct tb__copy_ring){.bytes = bytes, .count = count};
     ring->stride_bytes = (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
     TB__TRY(tb__memfd_create("bench-ring", (uint64_t)ring->stride_bytes * count, &fd));
     void *slots = mmap(NULL, ring->stride_bytes * count, PROT_READ | PROT_WRITE,
@@ -34,14 +34,14 @@ tb_status tb__ring_create(struct tb__ring *ring, size_t bytes, uint32_t count)
     ring->slots = slots != MAP_FAILED ? slots : NULL;
     ring->source = source != MAP_FAILED ? source : NULL;
     if (ring->slots == NULL || ring->source == NULL) {
-        tb__ring_destroy(ring);
+        tb__copy_ring_destroy(ring);
         return TB__FAIL(TB_E_NOMEM, "no memory for %u slots of %zu bytes", count, bytes);
     }
     memset(ring->source, 1, ring->stride_bytes);
     return TB_OK;
 }
 
-void tb__ring_destroy(struct tb__ring *ring)
+void tb__copy_ring_destroy(struct tb__copy_ring *ring)
 {
     if (ring->slots != NULL) {
         munmap(ring->slots, ring->stride_bytes * ring->count);
@@ -49,17 +49,17 @@ void tb__ring_destroy(struct tb__ring *ring)
     if (ring->source != NULL) {
         munmap(ring->source, ring->stride_bytes);
     }
-    *ring = (struct tb__ring){0};
+    *ring = (struct tb__copy_ring){0};
 }
 
-uint32_t tb__ring_copies(const struct tb__ring *ring, int quick)
+uint32_t tb__copy_ring_copies(const struct tb__copy_ring *ring, int quick)
 {
     /* At 25 GB/s, 30 ms are 750 MB. */
     size_t copies = (quick ? (size_t)250000000 : (size_t)750000000) / ring->bytes;
     return copies > ring->count ? (uint32_t)copies : ring->count;
 }
 
-static void copy_some(struct tb__ring *ring, enum tb__copy_kind kind, uint32_t copies)
+static void copy_some(struct tb__copy_ring *ring, enum tb__copy_kind kind, uint32_t copies)
 {
     for (uint32_t i = 0; i < copies; i++) {
         tb__copy_with(kind, ring->slots + ring->next * ring->stride_bytes, ring->source,
@@ -68,7 +68,8 @@ static void copy_some(struct tb__ring *ring, enum tb__copy_kind kind, uint32_t c
     }
 }
 
-void tb__ring_run(struct tb__ring *ring, enum tb__copy_kind kind, uint32_t copies, double *gbps)
+void tb__copy_ring_run(struct tb__copy_ring *ring, enum tb__copy_kind kind, uint32_t copies,
+                       double *gbps)
 {
     copy_some(ring, kind, ring->count);
     int64_t start = tb__now_ns();

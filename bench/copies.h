@@ -20,7 +20,7 @@ struct tb__cell {
 uint32_t tb__cell_slots(const struct tb__cell *cell);
 
 /* A ring in a memfd, like a pool's, and a private source; both touched. */
-struct tb__ring {
+struct tb__copy_ring {
     uint8_t *slots;
     uint8_t *source;
     size_t bytes;
@@ -29,13 +29,14 @@ struct tb__ring {
     uint32_t next;
 };
 
-tb_status tb__ring_create(struct tb__ring *ring, size_t bytes, uint32_t count);
-void tb__ring_destroy(struct tb__ring *ring);
+tb_status tb__copy_ring_create(struct tb__copy_ring *ring, size_t bytes, uint32_t count);
+void tb__copy_ring_destroy(struct tb__copy_ring *ring);
 
 /* Copies per block: about 30 ms, and at least one round of the ring. */
-uint32_t tb__ring_copies(const struct tb__ring *ring, int quick);
+uint32_t tb__copy_ring_copies(const struct tb__copy_ring *ring, int quick);
 
 /* One round to settle the caches, then `copies` copies. *gbps in 1e9 bytes per second. */
-void tb__ring_run(struct tb__ring *ring, enum tb__copy_kind kind, uint32_t copies, double *gbps);
+void tb__copy_ring_run(struct tb__copy_ring *ring, enum tb__copy_kind kind, uint32_t copies,
+                       double *gbps);
 
 #endif

@@ -131,8 +131,9 @@ static tb_status start(struct tb__handover *h, const struct tb__handover_plan *p
 
 static tb_status measure_block(struct tb__handover *h, uint32_t block, uint32_t samples)
 {
-    TB__TRY(tb__side_command(&h->receiver, block_command(block, samples)));
+    /* The sender first: it sleeps until the receiver is ready, which may spin on our processor. */
     TB__TRY(tb__side_command(&h->sender, block_command(block, samples)));
+    TB__TRY(tb__side_command(&h->receiver, block_command(block, samples)));
     TB__TRY(tb__side_answer(&h->receiver, NULL));
     TB__TRY(tb__side_answer(&h->sender, NULL));
     for (uint32_t i = 0; i < samples; i++) {

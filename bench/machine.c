@@ -76,6 +76,8 @@ void tb__machine_find(struct tb__machine *out)
         snprintf(out->kernel, sizeof out->kernel, "%.16s %.64s", name.sysname, name.release);
     }
     find_cpus(out);
+    int policy = sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
+    out->realtime = policy == SCHED_FIFO || policy == SCHED_RR;
     out->cache_bytes = tb__copy_cache_bytes();
     out->memory_bytes = meminfo_bytes("MemTotal:");
 }

@@ -11,6 +11,7 @@ struct tb__machine {
     int cpus;      /* that this process may use */
     int first_cpu; /* two of them on different cores; -1 when there is one core alone */
     int second_cpu;
+    int realtime;         /* 1: started under a real-time policy, so others cannot interrupt it */
     uint64_t cache_bytes; /* last level */
     uint64_t memory_bytes;
 };

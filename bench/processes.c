@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@ struct tb__side_failure {
 };
 
 static char runtime_path[64];
+static sigset_t interrupts;
 
 void *tb__shared_map(size_t bytes)
 {
@@ -56,6 +58,7 @@ static void pin(int cpu)
 _Noreturn static void side_run(struct tb__side *side, pid_t parent, tb__side_main *main,
                                void *argument)
 {
+    tb__interrupts_restore();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(1);
@@ -216,6 +219,37 @@ void tb__runtime_remove(void)
         nftw(runtime_path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
         runtime_path[0] = '\0';
     }
+}
+
+static void *interrupts_main(void *unused)
+{
+    int number;
+    (void)unused;
+    if (sigwait(&interrupts, &number) == 0) {
+        tb__runtime_remove();
+        _exit(128 + number); /* the sides die with us */
+    }
+    return NULL;
+}
+
+void tb__interrupts_watch(void)
+{
+    pthread_t thread;
+    sigemptyset(&interrupts);
+    sigaddset(&interrupts, SIGINT);
+    sigaddset(&interrupts, SIGTERM);
+    sigaddset(&interrupts, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &interrupts, NULL);
+    if (pthread_create(&thread, NULL, interrupts_main, NULL) != 0) {
+        tb__interrupts_restore();
+        return;
+    }
+    pthread_detach(thread);
+}
+
+void tb__interrupts_restore(void)
+{
+    pthread_sigmask(SIG_UNBLOCK, &interrupts, NULL);
 }
 
 tb_status tb__two_cpus(int *first, int *second)

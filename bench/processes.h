@@ -54,6 +54,12 @@ void tb__shared_unmap(void *memory, size_t bytes);
 tb_status tb__runtime_create(void);
 void tb__runtime_remove(void);
 
+/* Parent, once, before anything else: on Ctrl-C, SIGTERM or a hang-up remove the runtime directory
+ * and end. A thread waits for these signals; they are blocked everywhere else. */
+void tb__interrupts_watch(void);
+/* In every forked child: take them again. */
+void tb__interrupts_restore(void);
+
 /* Two processors on different cores, or the reason why the row cannot be measured. */
 tb_status tb__two_cpus(int *first, int *second);
 

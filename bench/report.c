@@ -90,6 +90,9 @@ void tb__report_header(FILE *out, const struct tb__machine *machine)
             " GiB, %s, clock: %s\n",
             machine->processor, machine->cpus, machine->cache_bytes >> 20,
             machine->memory_bytes >> 30, machine->kernel, tb__ticks_source());
+    if (machine->realtime) {
+        fprintf(out, "Real-time priority: other programs do not interrupt what is measured.\n");
+    }
     fprintf(out,
             "GB = 1e9 bytes. Figures are medians over alternating blocks, p99 over all samples; "
             "[smallest..largest block].\nsteal: taken by the hypervisor; pressure: some task "
@@ -219,7 +222,7 @@ void tb__report_json(FILE *out, const struct tb__machine *machine, const struct 
             ",\"clock\":",
             machine->cpus, machine->cache_bytes, machine->memory_bytes);
     tb__cli_json_string(out, tb__ticks_source());
-    fprintf(out, "},\"rows\":[");
+    fprintf(out, ",\"realtime\":%s},\"rows\":[", machine->realtime ? "true" : "false");
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "%s\n", i > 0 ? "," : "");
         json_row(out, &results[i]);

@@ -66,7 +66,7 @@ struct copy_job {
 };
 
 /* tb_pool_write(), timed like a copy. */
-static tb_status write_some(tb_pool *pool, const struct tb__ring *ring, uint32_t copies)
+static tb_status write_some(tb_pool *pool, const struct tb__copy_ring *ring, uint32_t copies)
 {
     tb_tensor tensor = {.data = ring->source,
                         .device = TB_CPU,
@@ -82,7 +82,7 @@ static tb_status write_some(tb_pool *pool, const struct tb__ring *ring, uint32_t
     return TB_OK;
 }
 
-static tb_status write_run(tb_pool *pool, const struct tb__ring *ring, uint32_t copies,
+static tb_status write_run(tb_pool *pool, const struct tb__copy_ring *ring, uint32_t copies,
                            double *gbps)
 {
     TB__TRY(write_some(pool, ring, ring->count));
@@ -97,16 +97,16 @@ static tb_status write_run(tb_pool *pool, const struct tb__ring *ring, uint32_t 
 static tb_status copy_main(struct tb__side *side, void *argument)
 {
     struct copy_job *job = argument;
-    struct tb__ring ring;
+    struct tb__copy_ring ring;
     tb_bus *bus = NULL;
     tb_pool *pool = NULL;
     uint64_t command;
-    TB__TRY(tb__ring_create(&ring, job->cell->bytes, job->slots));
-    uint32_t copies = tb__ring_copies(&ring, job->quick);
+    TB__TRY(tb__copy_ring_create(&ring, job->cell->bytes, job->slots));
+    uint32_t copies = tb__copy_ring_copies(&ring, job->quick);
     tb__side_reply(side, 1);
     while ((command = tb__side_wait(side)) != TB__SIDE_STOP) {
         if (command - 1 < OURS) {
-            tb__ring_run(&ring, (enum tb__copy_kind)(command - 1), copies, job->gbps);
+            tb__copy_ring_run(&ring, (enum tb__copy_kind)(command - 1), copies, job->gbps);
         } else {
             if (pool == NULL) {
                 TB__TRY(tb__way_register("writer", (int64_t)ring.bytes, ring.count, &bus, &pool));
@@ -117,7 +117,7 @@ static tb_status copy_main(struct tb__side *side, void *argument)
     }
     tb_pool_close(pool);
     tb_bus_close(bus);
-    tb__ring_destroy(&ring);
+    tb__copy_ring_destroy(&ring);
     return TB_OK;
 }
 

@@ -43,20 +43,20 @@ struct example_job {
 static tb_status copier_main(struct tb__side *side, void *argument)
 {
     struct example_job *job = argument;
-    struct tb__ring ring;
-    TB__TRY(tb__ring_create(&ring, FRAME_BYTES, SLOTS));
-    uint32_t copies = tb__ring_copies(&ring, job->quick);
+    struct tb__copy_ring ring;
+    TB__TRY(tb__copy_ring_create(&ring, FRAME_BYTES, SLOTS));
+    uint32_t copies = tb__copy_ring_copies(&ring, job->quick);
     tb__side_reply(side, 1);
     while (tb__side_wait(side) != TB__SIDE_STOP) {
         for (int kind = 0; kind < TB__COPY_KINDS; kind++) {
             job->gbps[kind] = 0;
             if (tb__copy_available((enum tb__copy_kind)kind)) {
-                tb__ring_run(&ring, (enum tb__copy_kind)kind, copies, &job->gbps[kind]);
+                tb__copy_ring_run(&ring, (enum tb__copy_kind)kind, copies, &job->gbps[kind]);
             }
         }
         tb__side_reply(side, 1);
     }
-    tb__ring_destroy(&ring);
+    tb__copy_ring_destroy(&ring);
     return TB_OK;
 }
 
@@ -124,6 +124,7 @@ static tb_status run_example(const char *flow, double *mibs)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
+        tb__interrupts_restore();
         unsetenv("TENSORBUS_FLOW"); /* the runner has a flow of its own */
         dup2(output[1], STDOUT_FILENO);
         dup2(output[1], STDERR_FILENO);

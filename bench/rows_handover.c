@@ -117,6 +117,8 @@ static tb_status report_ways(struct tb__bench *bench, const char *const (*rows)[
             tb_status reported = report_percentiles(bench, rows[i], &h[i], floor);
             status = status == TB_OK ? reported : status;
         }
+    }
+    for (int i = 0; i < count; i++) {
         tb__handover_fini(&h[i]);
     }
     return status;

@@ -72,6 +72,7 @@ static tb_status run_strace(const char *trace, uint64_t frames)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
+        tb__interrupts_restore();
         execlp("strace", "strace", "-f", "-qq", "-o", trace, self, "bench", "local", "--worker",
                number, (char *)NULL);
         _exit(errno == ENOENT ? 126 : 127);
