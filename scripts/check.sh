@@ -12,6 +12,13 @@
 # failed. Needs neither a terminal nor standard input.
 set -u
 
+# Started in the background, a shell passes on that it ignores SIGINT and SIGQUIT, and no shell can undo
+# it: tests of Ctrl-C and of what children inherit would see it.
+signals=--default-signal=INT,QUIT,PIPE,HUP
+if [ -z "${TB_CHECK_SIGNALS:-}" ] && env "$signals" true 2>/dev/null; then
+    TB_CHECK_SIGNALS=reset exec env "$signals" "$BASH" "${BASH_SOURCE[0]}" "$@"
+fi
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 exec </dev/null
