@@ -37,7 +37,6 @@ static const char help[] =
 #define SAMPLE_NS INT64_C(250000000)
 
 struct row {
-    const struct tb__state_node *node;
     struct tb__process_usage usage;
     double cpu_percent;
     double uptime_s;
@@ -75,7 +74,6 @@ static int measure(const struct tb__state *state, struct row *rows)
                                  : 0;
             int running = node->pid > 0 && node->started_ns > 0 && node->started_ns < now;
             rows[i] = (struct row){
-                .node = node,
                 .usage = after[i],
                 .cpu_percent = 100.0 * (double)ticks / (double)sysconf(_SC_CLK_TCK) / seconds,
                 .uptime_s = running ? (double)(now - node->started_ns) / 1e9 : 0,
@@ -92,14 +90,15 @@ static void print_json(const struct tb__state *state, const struct row *rows)
     printf("{\"flow\":\"%s\",\"name\":\"%s\",\"nodes\":[", state->flow, state->name);
     for (uint32_t i = 0; i < state->count; i++) {
         const struct row *row = &rows[i];
-        printf("%s{\"id\":\"%s\",\"state\":", i > 0 ? "," : "", row->node->id);
-        tb__cli_json_string(stdout, row->node->state);
+        const struct tb__state_node *node = &state->nodes[i];
+        printf("%s{\"id\":\"%s\",\"state\":", i > 0 ? "," : "", node->id);
+        tb__cli_json_string(stdout, node->state);
         printf(",\"pid\":%" PRId64 ",\"cpu_percent\":%.1f,\"rss_bytes\":%" PRIu64
                ",\"processes\":%" PRIu32 ",\"restarts\":%" PRIu64
                ",\"uptime_s\":%.3f,\"last_end\":",
-               row->node->pid, row->cpu_percent, row->usage.resident_bytes, row->usage.members,
-               row->node->restarts, row->uptime_s);
-        tb__cli_json_string(stdout, row->node->cause);
+               node->pid, row->cpu_percent, row->usage.resident_bytes, row->usage.members,
+               node->restarts, row->uptime_s);
+        tb__cli_json_string(stdout, node->cause);
         printf("}");
     }
     printf("]}\n");
@@ -109,19 +108,20 @@ static void print_table(const struct tb__state *state, const struct row *rows)
 {
     int width = (int)strlen("node");
     for (uint32_t i = 0; i < state->count; i++) {
-        int length = (int)strlen(rows[i].node->id);
+        int length = (int)strlen(state->nodes[i].id);
         width = length > width ? length : width;
     }
     printf("%-*s  %-10s  %8s  %6s  %9s  %8s  %12s  %s\n", width, "node", "state", "pid", "cpu %",
            "rss MiB", "restarts", "uptime", "last end");
     for (uint32_t i = 0; i < state->count; i++) {
         const struct row *row = &rows[i];
+        const struct tb__state_node *node = &state->nodes[i];
         char duration[32];
-        printf("%-*s  %-10.16s  %8" PRId64 "  %6.1f  %9.1f  %8" PRIu64 "  %12s  ", width,
-               row->node->id, row->node->state, row->node->pid, row->cpu_percent,
-               (double)row->usage.resident_bytes / 1048576.0, row->node->restarts,
+        printf("%-*s  %-10.16s  %8" PRId64 "  %6.1f  %9.1f  %8" PRIu64 "  %12s  ", width, node->id,
+               node->state, node->pid, row->cpu_percent,
+               (double)row->usage.resident_bytes / 1048576.0, node->restarts,
                tb__summary_duration((int64_t)(row->uptime_s * 1e9), duration, sizeof duration));
-        tb__summary_text(row->node->cause, stdout);
+        tb__summary_text(node->cause, stdout);
         printf("\n");
     }
 }

@@ -76,8 +76,9 @@ size_t tb__log_text(const char *text, size_t length, char *out)
         }
     }
     if (coloured) {
-        memcpy(out + used, "\033[0m", 4);
-        used += 4;
+        static const char reset[4] = {0x1b, '[', '0', 'm'};
+        memcpy(out + used, reset, sizeof reset);
+        used += sizeof reset;
     }
     return used;
 }

@@ -210,12 +210,8 @@ static void report_pools(struct job *job)
 
 static void print_summary(const struct job *job)
 {
-    uint32_t count = job->flow->nodes_count;
-    const struct tb__log **logs = calloc(count, sizeof *logs);
-    if (logs == NULL) {
-        return;
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    const struct tb__log *logs[TB__FLOW_NODES_MAX];
+    for (uint32_t i = 0; i < job->flow->nodes_count; i++) {
         logs[i] = &job->runner.nodes[i].log;
     }
     const struct tb__summary summary = {
@@ -228,7 +224,6 @@ static void print_summary(const struct job *job)
         .total_ns = tb__now_ns() - job->started_ns,
     };
     tb__summary_print(&summary, stderr);
-    free(logs);
 }
 
 /* Directory, guard and endpoint go; afterwards nothing of the flow is left but its logs. */

@@ -119,10 +119,11 @@ def logs(bench):
     assert "one" in bench.tool_err and "two" in bench.tool_err, bench.tool_err
     follow = subprocess.Popen([TENSORBUS, "logs", "-f", "one", "-n", "1"], cwd=bench.path,
                               env=bench.env, stdout=subprocess.PIPE)
+    assert follow.stdout.readline() == b"up\n"
     stopped(bench, run)
     out, _ = follow.communicate(timeout=5)
     said = b"Terminated\n"  # by the shell, of the `sleep` that it was waiting for
-    assert follow.returncode == 0 and out.replace(said, b"") == b"up\nending\n", out
+    assert follow.returncode == 0 and out.replace(said, b"") == b"ending\n", out
     # Ended runs are found by their logs.
     ended = bench.tool("logs", "flow", "two").replace(said.decode(), "")
     assert ended == "two 0\nup\nending\n", ended

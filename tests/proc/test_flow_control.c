@@ -69,11 +69,12 @@ struct heard {
     uint32_t gones;
     char gone[4][TB__NAME_SIZE];
 };
-static struct heard heard;
+static struct heard heard; /* under the bus's mutex: the service thread writes it */
 
 static void on_word(void *context, struct tb__lifeline *line, struct tb__msg *msg)
 {
     (void)line;
+    tb__bus_lock(context);
     if (msg->type == TB__MSG_STOP) {
         heard.stops++;
     } else if (msg->type == TB__MSG_NODE_GONE && heard.gones < 4) {
@@ -81,7 +82,7 @@ static void on_word(void *context, struct tb__lifeline *line, struct tb__msg *ms
         CHECK_OK(tb__wire_body(msg, &body, sizeof body, 0));
         tb__name_copy(heard.gone[heard.gones++], body.name);
     }
-    tb__bus_ring_self(context);
+    tb__bus_unlock(context);
 }
 
 struct peer {
@@ -116,16 +117,33 @@ static void say_pool(struct peer *peer, uint16_t type, const char *name)
     CHECK_OK(tb__lifeline_send(peer->runner, type, &body, sizeof body));
 }
 
-/* A node that reports, then tells its parent what it has heard whenever it is asked; ends at 'q'.
- */
+/* Children are forked before the endpoint opens (its thread does not live on in them), and begin
+ * when they are told to. */
+static void await_begin(void)
+{
+    char command;
+    parent_hear(&command, 1);
+    CHECK_EQ(command, 'b');
+}
+
+static void begin(struct child *child)
+{
+    child_tell(child, "b", 1);
+}
+
+/* A node that reports, then tells its parent what it has heard when it is asked; ends at 'q'. */
 static void node_role(void *argument)
 {
     struct peer peer;
     char command;
+    await_begin();
     connect_peer(&peer, argument);
     say_ready(&peer);
     for (parent_hear(&command, 1); command != 'q'; parent_hear(&command, 1)) {
-        parent_tell(&heard, sizeof heard);
+        tb__bus_lock(peer.bus);
+        struct heard answer = heard;
+        tb__bus_unlock(peer.bus);
+        parent_tell(&answer, sizeof answer);
     }
     close_peer(&peer);
 }
@@ -144,9 +162,14 @@ static void quit(struct child *node)
     child_join(node);
 }
 
-static void start_node(struct fixture *it, struct child *child, const char *name, uint32_t index)
+static void fork_node(struct child *child, const char *name)
 {
     child_start(child, name, node_role, (void *)name);
+}
+
+static void begin_node(struct fixture *it, struct child *child, uint32_t index)
+{
+    begin(child);
     CHECK_EQ(await_news(it).reachable[index], 1);
 }
 
@@ -156,9 +179,10 @@ static void stop_reaches_a_node_that_has_reported(void)
 {
     struct fixture it;
     struct child sink;
+    fork_node(&sink, "sink");
     open_control(&it);
     CHECK_EQ(tb__control_stop(it.control, SINK), 0); /* not there yet */
-    start_node(&it, &sink, "sink", SINK);
+    begin_node(&it, &sink, SINK);
     CHECK_EQ(tb__control_stop(it.control, SINK), 1);
     CHECK_EQ(tb__control_stop(it.control, SOURCE), 0);
     CHECK_WITHIN_MS(ask(&sink).stops == 1, 1000);
@@ -171,16 +195,19 @@ static void a_killed_node_is_forgotten(void)
 {
     struct fixture it;
     struct child sink;
+    struct child again;
+    fork_node(&sink, "sink");
+    fork_node(&again, "sink");
     open_control(&it);
-    unsigned descriptors = harness_fd_count();
-    start_node(&it, &sink, "sink", SINK);
+    unsigned descriptors = harness_fd_count() - 1; /* the first child's channel goes with it */
+    begin_node(&it, &sink, SINK);
     child_kill(&sink);
     CHECK_WITHIN_MS(tb__control_stop(it.control, SINK) == 0, 1000);
     CHECK_WITHIN_MS(harness_fd_count() == descriptors, 1000);
-    start_node(&it, &sink, "sink", SINK); /* restarted under the same name */
+    begin_node(&it, &again, SINK); /* restarted under the same name */
     CHECK_EQ(tb__control_stop(it.control, SINK), 1);
-    CHECK_WITHIN_MS(ask(&sink).stops == 1, 1000);
-    quit(&sink);
+    CHECK_WITHIN_MS(ask(&again).stops == 1, 1000);
+    quit(&again);
     close_control(&it);
 }
 
@@ -188,26 +215,31 @@ static void neighbours_hear_who_has_ended(void)
 {
     struct fixture it;
     struct child sink;
+    struct child late_sink;
+    struct child source;
     struct child other;
+    fork_node(&sink, "sink");
+    fork_node(&late_sink, "sink");
+    fork_node(&source, "source");
+    fork_node(&other, "other");
     open_control(&it);
-    start_node(&it, &sink, "sink", SINK);
-    start_node(&it, &other, "other", OTHER);
+    begin_node(&it, &sink, SINK);
+    begin_node(&it, &other, OTHER);
     tb__control_gone(it.control, SOURCE);
     CHECK_WITHIN_MS(ask(&sink).gones == 1, 1000);
     CHECK_STR(ask(&sink).gone[0], "source");
     CHECK_EQ(ask(&other).gones, 0); /* has nothing to do with it */
     /* One that reports later hears what it missed. */
     quit(&sink);
-    start_node(&it, &sink, "sink", SINK);
-    CHECK_WITHIN_MS(ask(&sink).gones == 1, 1000);
-    CHECK_STR(ask(&sink).gone[0], "source");
+    begin_node(&it, &late_sink, SINK);
+    CHECK_WITHIN_MS(ask(&late_sink).gones == 1, 1000);
+    CHECK_STR(ask(&late_sink).gone[0], "source");
     /* The other way round: the source of a sink that has ended. */
-    struct child source;
     tb__control_gone(it.control, SINK);
-    start_node(&it, &source, "source", SOURCE);
+    begin_node(&it, &source, SOURCE);
     CHECK_WITHIN_MS(ask(&source).gones == 1, 1000);
     CHECK_STR(ask(&source).gone[0], "sink");
-    quit(&sink);
+    quit(&late_sink);
     quit(&source);
     quit(&other);
     close_control(&it);
@@ -218,6 +250,7 @@ static void pools_role(void *argument)
 {
     struct peer peer;
     char command;
+    await_begin();
     connect_peer(&peer, argument);
     say_pool(&peer, TB__MSG_POOL_ADDED, "one");
     say_pool(&peer, TB__MSG_POOL_ADDED, "two");
@@ -238,15 +271,18 @@ static void pools_that_nobody_freed_are_counted(void)
     struct child source;
     struct child sink;
     struct child stranger;
+    child_start(&source, "source", pools_role, (void *)"source");
+    child_start(&sink, "sink", pools_role, (void *)"sink");
+    child_start(&stranger, "stranger", pools_role, (void *)"stranger");
     open_control(&it);
     CHECK_EQ(tb__control_pools(it.control), 0);
-    child_start(&source, "source", pools_role, (void *)"source");
+    begin(&source);
     CHECK_EQ(await_news(&it).reachable[SOURCE], 1);
     CHECK_EQ(tb__control_pools(it.control), 2);
-    child_start(&sink, "sink", pools_role, (void *)"sink"); /* the same names of another node */
+    begin(&sink); /* the same names of another node */
     CHECK_EQ(await_news(&it).reachable[SINK], 1);
     CHECK_EQ(tb__control_pools(it.control), 4);
-    child_start(&stranger, "stranger", pools_role, (void *)"stranger"); /* no node of the flow */
+    begin(&stranger); /* no node of the flow */
     child_await(&source, "said");
     child_await(&sink, "said");
     child_await(&stranger, "said");
@@ -261,6 +297,7 @@ static void pools_that_nobody_freed_are_counted(void)
 /* A tool in a process of its own. */
 static void stop_role(void *argument)
 {
+    await_begin();
     CHECK_OK(tb__control_ask_stop(FLOW_ID, *(int *)argument, TB_SECONDS(10)));
 }
 
@@ -269,8 +306,9 @@ static void tools_ask_and_wait(void)
     for (int kill = 0; kill <= 1; kill++) {
         struct fixture it;
         struct child tool;
-        open_control(&it);
         child_start(&tool, "tool", stop_role, &kill);
+        open_control(&it);
+        begin(&tool);
         struct tb__control_news news = await_news(&it);
         CHECK_EQ(news.stop, !kill);
         CHECK_EQ(news.kill, kill);
@@ -305,6 +343,7 @@ static void wrong_role(void *argument)
     static uint8_t body[60000];
     memset(body, 0xff, sizeof body); /* a name without an end */
     (void)argument;
+    await_begin();
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct peer peer;
         connect_peer(&peer, "sink");
@@ -320,9 +359,11 @@ static void peers_that_break_the_rules(void)
     struct child wrong;
     struct child node;
     struct tb__control_news news;
-    open_control(&it);
-    start_node(&it, &node, "source", SOURCE);
+    fork_node(&node, "source");
     child_start(&wrong, "wrong", wrong_role, NULL);
+    open_control(&it);
+    begin_node(&it, &node, SOURCE);
+    begin(&wrong);
     child_join(&wrong);
     tb__control_take(it.control, &news);
     CHECK_EQ(news.stop + news.kill + news.reachable[SINK], 0);
