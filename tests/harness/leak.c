@@ -231,11 +231,14 @@ void leak_shm_take(struct leak_shm *before)
     }
 }
 
-/* Whether a living process maps or holds the file: then it belongs to another test run. */
+/* Whether the file belongs to another test run: a living process maps it, or it goes by itself. */
 static int is_in_use(const char *name)
 {
-    char command[256];
-    snprintf(command, sizeof command, "grep -qs '/dev/shm/%s' /proc/[0-9]*/maps", name);
+    char command[400];
+    snprintf(command, sizeof command,
+             "for i in 1 2 3 4; do [ -e '/dev/shm/%s' ] || exit 0; "
+             "grep -qs '/dev/shm/%s' /proc/[0-9]*/maps && exit 0; sleep 0.3; done; exit 1",
+             name, name);
     return system(command) == 0;
 }
 

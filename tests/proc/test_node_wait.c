@@ -187,6 +187,30 @@ static void f16_no_wake_up_is_lost(void)
 
 /* ---- order, silence ---- */
 
+/* Waiting messages come in the order in which they were sent, whichever input is named first. */
+static void f16_the_oldest_first(void)
+{
+    static const char *const order = "abbacabcca";
+    static const char *const names[] = {"a", "b", "c"};
+    struct child sources[3];
+    for (int i = 0; i < 3; i++) {
+        child_start(&sources[i], names[i], told_source, (void *)(uintptr_t)names[i]);
+    }
+    tb_node *node = open_node("waiter", "c=c/out\na=a/out\nb=b/out", "");
+    for (const char *at = order; *at != '\0'; at++) {
+        tell(&sources[*at - 'a'], 1);
+        harness_sleep_us(60000 * harness_slowness()); /* told_source() waits for 30 ms first */
+    }
+    for (const char *at = order; *at != '\0'; at++) {
+        expect_event(node, TB_EVENT_INPUT, names[*at - 'a']);
+    }
+    for (int i = 0; i < 3; i++) {
+        tell(&sources[i], 0);
+        child_join(&sources[i]);
+    }
+    tb_node_close(node);
+}
+
 static void flooding_source(void *argument)
 {
     (void)argument;
@@ -262,9 +286,9 @@ static void silence_is_an_error_event(void)
 }
 
 static const struct test tests[] = {
-    TEST(f16_each_alone_wakes, 60),      TEST(f16_waiting_is_no_polling, 60),
-    TEST(f16_no_wake_up_is_lost, 120),   TEST(f16_nobody_starves, 60),
-    TEST(silence_is_an_error_event, 60),
+    TEST(f16_each_alone_wakes, 60),    TEST(f16_waiting_is_no_polling, 60),
+    TEST(f16_no_wake_up_is_lost, 120), TEST(f16_nobody_starves, 60),
+    TEST(f16_the_oldest_first, 60),    TEST(silence_is_an_error_event, 60),
 };
 
 int main(int argc, char **argv)
