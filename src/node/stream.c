@@ -1,15 +1,14 @@
 /* Subscribing to an output and following it. One thread at a time. */
-#define TB_LOG_TOPIC "node"
 #include "node/stream.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 
 /* A live service thread answers at once; one that does not is stopped. */
 #define CALL_PATIENCE_NS INT64_C(5000000000)
-#define CLOSE_PATIENCE_NS INT64_C(1000000000)
+#define CLOSE_ATTEMPTS 20
 
 static tb_status take_reply(struct tb__stream *stream, struct tb__reply *reply, uint32_t queue_size)
 {
@@ -20,13 +19,13 @@ static tb_status take_reply(struct tb__stream *stream, struct tb__reply *reply, 
     return tb__page_map(&stream->page, tb__page_shift(stream->id), reply->fds[1]);
 }
 
-/* Call with the stream's id, expect OK. */
-static tb_status call_about(struct tb__stream *stream, uint16_t type, int64_t patience_ns)
+/* The page is mapped: the sender may seal it. */
+static tb_status say_mapped(struct tb__stream *stream)
 {
     struct tb__stream_wire body = {stream->id};
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(stream->line, type, &body, sizeof body, NULL, 0,
-                                         tb__deadline_ns(patience_ns), &reply);
+    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_MAPPED, &body, sizeof body,
+                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
     if (status == TB_OK && reply.type != TB__MSG_OK) {
         status = TB__FAIL(TB_E_PROTOCOL, "a request about a stream was answered with type %u",
                           reply.type);
@@ -57,7 +56,7 @@ static tb_status hand_over(struct tb__stream *stream, const struct tb__stream_op
     tb__reply_fini(&reply);
     TB__TRY(status);
     tb__bus_life_attach(stream->bus, &stream->page, &stream->page.shm->reader_life);
-    return call_about(stream, TB__MSG_STREAM_MAPPED, CALL_PATIENCE_NS);
+    return say_mapped(stream);
 }
 
 tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
@@ -82,6 +81,20 @@ tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
     return TB_OK;
 }
 
+/* Without waiting: the sender may be dead or stopped. If its socket is full for long, it finds out
+ * when the lifeline closes. */
+static void say_close(struct tb__stream *stream)
+{
+    struct tb__stream_wire body = {stream->id};
+    struct timespec pause = {.tv_nsec = 1000000};
+    for (int i = 0; i < CLOSE_ATTEMPTS; i++) {
+        if (tb__lifeline_send(stream->line, TB__MSG_STREAM_CLOSE, &body, sizeof body) != TB_AGAIN) {
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
 void tb__stream_close(struct tb__stream *stream)
 {
     if (stream == NULL) {
@@ -93,14 +106,8 @@ void tb__stream_close(struct tb__stream *stream)
     }
     tb__ring_unmap(&stream->ring);
     if (stream->line != NULL) {
-        /* A sender that said goodbye gives everything back by itself. */
-        if (stream->id != 0 && !tb__lifeline_is_dead(stream->line) &&
-            !tb__lifeline_said_goodbye(stream->line)) {
-            tb_status status = call_about(stream, TB__MSG_STREAM_CLOSE, CLOSE_PATIENCE_NS);
-            if (status < 0) {
-                tb_log_debug("unsubscribing from `%s`: %s", tb__lifeline_peer_name(stream->line),
-                             tb_last_error_text());
-            }
+        if (stream->id != 0) {
+            say_close(stream);
         }
         tb__lifeline_unref(stream->line);
     }

@@ -10,7 +10,7 @@ enum tb__stream_msg {
     TB__MSG_STREAM_OPEN = TB__MSG_STREAM_FIRST,
     TB__MSG_STREAM = TB__MSG_STREAM_FIRST + 1,        /* tb__stream_wire, the ring, the page */
     TB__MSG_STREAM_MAPPED = TB__MSG_STREAM_FIRST + 2, /* request, tb__stream_wire; reply OK */
-    TB__MSG_STREAM_CLOSE = TB__MSG_STREAM_FIRST + 3,  /* request, tb__stream_wire; reply OK */
+    TB__MSG_STREAM_CLOSE = TB__MSG_STREAM_FIRST + 3,  /* tb__stream_wire */
     /* tb__stream_wire: a message whose frame the sender keeps was taken. Sent only while the page's
      * waiting word has TB__WAITS_FOR_HOLDS. */
     TB__MSG_STREAM_TAKEN = TB__MSG_STREAM_FIRST + 4,

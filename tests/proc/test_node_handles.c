@@ -58,6 +58,7 @@ static void producer(void *argument)
         write_frame(pool, n, &handle);
         CHECK_OK(tb_metadata_set_int64(metadata, "number", (int64_t)n));
         CHECK_OK(tb_node_send(node, "out", tb_handle_value(&handle), metadata, TB_SECONDS(20)));
+        harness_sleep_us(200); /* frames live as long as their owner: do not end before all began */
     }
     tb_metadata_destroy(metadata);
     tb_node_close(node);
