@@ -124,20 +124,33 @@ static void dying_owner(void *argument)
     struct owner_role self = {0};
     self.bus = open_bus("owner");
     self.pool = register_words(self.bus, "frames", ELEMENTS, SLOTS);
+    tb_handle handles[SLOTS];
     for (int i = 0; i < SLOTS; i++) {
-        owner_publishes(&self);
+        CHECK_OK(write_words(self.pool, ++self.value, TB_POLL, &handles[i]));
     }
+    parent_tell(handles, sizeof handles);
     parent_pause("written");
     steps_begin();
     act->run(&self);
     steps_end();
 }
 
-/* What a reader finds after its owner's death: whole frames in order, then the reason. */
-static void check_after_owner(const struct owner_act *act, tb_reader *reader, unsigned long steps)
+/* What a reader finds after its owner's death: each old frame whole or gone, whole new frames in
+ * order, then the reason. */
+static void check_after_owner(const struct owner_act *act, tb_reader *reader,
+                              const tb_handle handles[SLOTS], unsigned long steps)
 {
     tb_frame *frame;
     tb_status status;
+    for (int i = 0; i < SLOTS; i++) {
+        status = tb_reader_frame(reader, &handles[i], &frame);
+        if (status == TB_OK) {
+            CHECK_EQ(words_value(frame), i + 1);
+            tb_frame_release(frame);
+        } else {
+            CHECK(status == TB_E_STALE || (act->ends_pool && status == TB_E_FREED));
+        }
+    }
     uint64_t last = SLOTS; /* the newest was taken before */
     while ((status = tb_reader_next(reader, TB_SECONDS(2), &frame)) == TB_OK) {
         tb_frame_info info = info_of(frame);
@@ -158,14 +171,16 @@ static int kill_owner(void *context, int by_calls, unsigned long steps, unsigned
     const struct owner_act *act = context;
     struct child owner;
     tb_frame *held;
+    tb_handle handles[SLOTS];
     child_start(&owner, act->name, dying_owner, context);
+    child_hear(&owner, handles, sizeof handles);
     child_await(&owner, "written");
     tb_bus *bus = open_bus("consumer");
     tb_reader *reader = open_reader(bus, "owner/frames");
     CHECK_OK(tb_reader_newest(reader, TB_SECONDS(2), &held));
     child_go(&owner);
     int inside = kill_child(&owner, by_calls, steps, out_steps);
-    check_after_owner(act, reader, steps);
+    check_after_owner(act, reader, handles, steps);
     CHECK_EQ(words_value(held), SLOTS);
     tb_frame_release(held);
     tb_bus_close(bus);
