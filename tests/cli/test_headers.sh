@@ -11,7 +11,7 @@ checked=0
 compile() { # compile COMPILER STANDARD SUFFIX HEADER
     command -v "$1" >/dev/null || return 0
     local unit=$work/unit.$3
-    # Twice: the guard holds. A declared function of each header's own would need the library.
+    # Twice: the guard holds.
     printf '#include <tensorbus/%s>\n#include <tensorbus/%s>\nint unit_is_not_empty;\n' "$4" "$4" >"$unit"
     if ! "$1" "-std=$2" -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only -I"$source/include" \
         "$unit" 2>"$work/log"; then
