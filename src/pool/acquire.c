@@ -3,9 +3,15 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "pool/state.h"
+
+/* An owner that decides about a frame does so in nanoseconds, when it runs. Who asks for the next
+ * frame asks again; who asks for one by its handle is told that it is gone. */
+#define CLAIM_PATIENCE_NS INT64_C(20000000)
+#define HANDLE_PATIENCE_NS INT64_C(500000000)
 
 /* ---- frames of a reader ---- */
 
@@ -47,14 +53,26 @@ static void drop_lease(tb_frame *frame)
     tb__reader_ring_owner(reader);
 }
 
+static void yield_or_sleep(unsigned spins)
+{
+    struct timespec pause = {.tv_nsec = 100000};
+    if (spins < 1000) {
+        sched_yield();
+    } else {
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* Lease g in slot s for a reserved frame. Waits out a claimed mark: the owner decides within its
- * next instructions, or is dead, or is not running right now. */
-static enum tb__lease_result lease(tb_frame *frame, uint32_t slot, uint64_t g)
+ * next instructions, or is dead, or is not running right now. CLAIMED when it has not decided for
+ * `patience_ns`: it is stopped, or means no good. */
+static enum tb__lease_result lease(tb_frame *frame, uint32_t slot, uint64_t g, int64_t patience_ns)
 {
     tb_reader *reader = frame->reader;
     const struct tb__a64 *gen = &reader->segment.gens[slot];
     struct tb__a64 *entry = tb__page_entry(reader->page.shm, frame->index);
     int owner_gone = 0;
+    int64_t until_ns = 0;
     for (unsigned spins = 0;; spins++) {
         enum tb__lease_result result = tb__lease_try(gen, entry, g, owner_gone);
         if (result != TB__LEASE_CLAIMED) {
@@ -65,10 +83,15 @@ static enum tb__lease_result lease(tb_frame *frame, uint32_t slot, uint64_t g)
         }
         if (spins < 200) {
             tb__pause();
-        } else {
-            owner_gone = tb__reader_owner_gone(reader);
-            sched_yield();
+            continue;
         }
+        int64_t now_ns = tb__now_ns();
+        until_ns = until_ns != 0 ? until_ns : now_ns + patience_ns;
+        if (now_ns >= until_ns) {
+            return result;
+        }
+        owner_gone = tb__reader_owner_gone(reader);
+        yield_or_sleep(spins);
     }
 }
 
@@ -93,12 +116,9 @@ static uint64_t choose(const tb_reader *reader, uint64_t cursor, uint64_t head, 
     return best;
 }
 
-static void note_taken(tb_reader *reader, uint64_t g, uint64_t missed)
+static void count_taken(tb_reader *reader, uint64_t missed)
 {
     struct tb__page_shm *page = reader->page.shm;
-    uint64_t taken = tb__a64_load_relaxed(&page->taken);
-    while (tb__gen_distance(taken, g) > 0 && !tb__a64_cas(&page->taken, &taken, g)) {
-    }
     tb__a64_store_relaxed(&page->frames, tb__a64_load_relaxed(&page->frames) + 1);
     if (__builtin_expect(missed != 0, 0)) {
         tb__a64_add_relaxed(&page->missed, missed);
@@ -109,7 +129,8 @@ static void note_taken(tb_reader *reader, uint64_t g, uint64_t missed)
 /* One attempt. TB_AGAIN: nothing newer. */
 static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 {
-    uint64_t cursor = tb__a64_load_relaxed(&reader->cursor);
+    struct tb__a64 *taken = &reader->page.shm->taken;
+    uint64_t cursor = tb__a64_load_relaxed(taken);
     /* Pairs with the publisher's release store of the head. */
     uint64_t head = tb__a64_load_acquire(reader->segment.head);
     if (head == cursor) {
@@ -123,22 +144,29 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
         return fail_busy(reader);
     }
     tb_status status = TB_AGAIN;
-    for (;;) {
+    /* Bounded: an owner that makes its words dance does not keep us here. */
+    for (int attempts = 0; attempts < 1000; attempts++) {
         uint32_t slot = 0;
         uint64_t g = choose(reader, cursor, head, newest, &slot);
-        if (g != 0 && lease(frame, slot, g) == TB__LEASE_HELD) {
-            if (tb__a64_cas(&reader->cursor, &cursor, g)) {
+        enum tb__lease_result leased =
+            g != 0 ? lease(frame, slot, g, CLAIM_PATIENCE_NS) : TB__LEASE_STALE;
+        if (leased == TB__LEASE_CLAIMED) {
+            break; /* the owner stands still */
+        }
+        if (leased == TB__LEASE_HELD) {
+            /* With the lease in place, taking is what tells the owner that g may go afterwards. */
+            if (tb__a64_cas(taken, &cursor, g)) {
                 frame->slot = slot;
                 frame->generation = g;
                 /* Where the counter wraps, 0 is skipped and counts for nothing. */
                 frame->missed = (uint64_t)tb__gen_distance(cursor, g) - 1 - (g < cursor);
-                note_taken(reader, g, frame->missed);
+                count_taken(reader, frame->missed);
                 status = tb__frame_fill(frame);
                 break;
             }
             drop_lease(frame); /* another thread of this reader took it; cursor is fresh now */
         } else {
-            cursor = tb__a64_load_relaxed(&reader->cursor);
+            cursor = tb__a64_load_relaxed(taken);
         }
         uint64_t before = head;
         head = tb__a64_load_acquire(reader->segment.head);
@@ -159,23 +187,29 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 /* Whether a look would find something else than "nothing new". */
 static int worth_looking(tb_reader *reader)
 {
-    return tb__a64_load_acquire(reader->segment.head) != tb__a64_load_relaxed(&reader->cursor) ||
+    return tb__a64_load_acquire(reader->segment.head) !=
+               tb__a64_load_relaxed(&reader->page.shm->taken) ||
            tb__a32_load_acquire(&reader->page.shm->state) != TB__PAGE_OPEN ||
            tb__lifeline_is_dead(reader->line);
 }
 
-static void spin_until(tb_reader *reader, int64_t until_ns)
+/* Spinning is asked for by the reader, so it is done at full speed: no pause between looks. Returns
+ * 1 as soon as there is something new, without another look at the clock. */
+static int spin_until(tb_reader *reader, int64_t until_ns)
 {
+    const struct tb__page_shm *page = reader->page.shm;
     while (tb__now_ns() < until_ns) {
-        for (int i = 0; i < 64; i++) {
-            if (tb__a64_load_relaxed(reader->segment.head) !=
-                tb__a64_load_relaxed(&reader->cursor)) {
-                return;
+        for (int i = 0; i < 256; i++) {
+            if (tb__a64_load_relaxed(reader->segment.head) != tb__a64_load_relaxed(&page->taken)) {
+                return 1;
             }
-            tb__pause();
         }
-        tb__prefetch_write(reader->page.shm);
+        tb__prefetch_write(page);
+        if (tb__reader_ended(reader) != TB_OK) {
+            return 1;
+        }
     }
+    return 0;
 }
 
 static void sleep_for_news(tb_reader *reader, int64_t deadline_ns)
@@ -210,8 +244,42 @@ static int is_freed(const tb_reader *reader)
     return tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED;
 }
 
-/* The frame that a one-slot pool is about to lose is not waited for in a loop: the head says that
- * there is one, the slot says that it is being written. */
+/* A look that found nothing, with no time to wait. Frames that were published before the end come
+ * first, so the end is looked at before the last look. */
+static tb_status poll_again(tb_reader *reader, int newest, tb_frame **out)
+{
+    tb_status ended = tb__reader_ended(reader);
+    int news = ended != TB_OK || (reader->poke_fd >= 0 && rearm_poke(reader));
+    if (__builtin_expect(!news, 1)) {
+        return TB_AGAIN;
+    }
+    tb_status status = ended == TB_E_FREED ? ended : try_take(reader, newest, out);
+    return status != TB_AGAIN ? status : ended != TB_OK ? ended : TB_AGAIN;
+}
+
+static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
+{
+    int64_t deadline = tb__deadline_ns(timeout_ns);
+    int64_t spin_end = reader->spin_ns > 0 ? tb__now_ns() + reader->spin_ns : 0;
+    for (;;) {
+        if (spin_end != 0) {
+            if (!spin_until(reader, spin_end < deadline ? spin_end : deadline)) {
+                spin_end = 0;
+            }
+        } else {
+            sleep_for_news(reader, deadline);
+        }
+        tb_status status =
+            is_freed(reader) ? tb__reader_ended(reader) : try_take(reader, newest, out);
+        if (status == TB_AGAIN) {
+            status = poll_again(reader, newest, out);
+        }
+        if (status != TB_AGAIN || tb__left_ns(deadline) == 0) {
+            return status;
+        }
+    }
+}
+
 static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
 {
     TB__TRY(tb__bus_check(reader->bus));
@@ -223,34 +291,11 @@ static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_fram
     if (__builtin_expect(status != TB_AGAIN, 1)) {
         return status;
     }
-    int64_t deadline = tb__deadline_ns(timeout_ns);
-    int64_t spin_end = reader->spin_ns > 0 ? tb__now_ns() + reader->spin_ns : 0;
-    for (;;) {
-        tb_status ended = tb__reader_ended(reader);
-        if (ended == TB_E_FREED) {
-            return ended;
-        }
-        /* Look once more: what was published before the end comes first. */
-        status = try_take(reader, newest, out);
-        if (status != TB_AGAIN || ended != TB_OK) {
-            return status != TB_AGAIN ? status : ended;
-        }
-        if (reader->poke_fd >= 0 && timeout_ns == 0 && rearm_poke(reader)) {
-            status = try_take(reader, newest, out);
-            if (status != TB_AGAIN) {
-                return status;
-            }
-        }
-        if (timeout_ns == 0 || tb__left_ns(deadline) == 0) {
-            return TB_AGAIN;
-        }
-        if (spin_end != 0) {
-            spin_until(reader, spin_end < deadline ? spin_end : deadline);
-            spin_end = tb__now_ns() < spin_end ? spin_end : 0;
-        } else {
-            sleep_for_news(reader, deadline);
-        }
+    status = poll_again(reader, newest, out);
+    if (status != TB_AGAIN || timeout_ns == 0) {
+        return status;
     }
+    return wait_and_take(reader, newest, timeout_ns, out);
 }
 
 tb_status tb_reader_next(tb_reader *reader, int64_t timeout_ns, tb_frame **out)
@@ -287,7 +332,7 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
     if (frame == NULL) {
         return fail_busy(reader);
     }
-    if (lease(frame, handle->slot, handle->generation) != TB__LEASE_HELD) {
+    if (lease(frame, handle->slot, handle->generation, HANDLE_PATIENCE_NS) != TB__LEASE_HELD) {
         tb__frame_unreserve(frame);
         tb__a64_add_relaxed(&reader->page.shm->stale, 1);
         return TB__FAIL(TB_E_STALE, "frame %llu of pool `%s/%s` was overwritten",

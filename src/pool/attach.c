@@ -143,37 +143,37 @@ static uint32_t answer_flags(const tb_pool *pool)
            (pool->export_path != NULL ? TB__POOL_EXPORTED : 0);
 }
 
-void tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
-                const struct tb__pool_open_wire *wire)
+int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
+               const struct tb__pool_open_wire *wire)
 {
     struct tb__attached *who = NULL;
     tb_status status = TB_OK;
+    if (!tb__lifeline_flight_begin(line)) {
+        return 0;
+    }
     int granted = tb__lifeline_page_take(line);
     if (!granted) {
         status = TB__FAIL(TB_E_LIMIT, "uid %u has too many readers at process `%s`",
                           tb__lifeline_peer_uid(line), tb_bus_name(pool->bus));
-    } else if (!tb__lifeline_flight_begin(line)) {
-        status = TB__FAIL(TB_E_LIMIT, "the previous reader on this connection is not mapped yet");
     } else {
         status = attached_create(pool, line, wire, &who);
         if (status == TB_OK) {
             status = attached_link(pool, who);
-        }
-        if (status != TB_OK) {
-            tb__lifeline_flight_end(line);
         }
     }
     if (status != TB_OK) {
         if (who != NULL) {
             attached_destroy(pool, who);
         }
+        tb__lifeline_flight_end(line);
         tb__lifeline_reply_error(line, request);
         if (granted) {
             tb__lifeline_page_give(line);
         }
-        return;
+        return 1;
     }
     who->request = request;
+    tb__lifeline_flight_name(line, who->reader_id);
     struct tb__pool_wire answer = {.reader_id = who->reader_id,
                                    .segment_bytes = pool->segment.view.segment_bytes,
                                    .max_leases = who->max_leases,
@@ -183,6 +183,7 @@ void tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
     int fds[2] = {pool->segment_fd, who->page_fd};
     tb__lifeline_reply(line, request, TB__MSG_POOL, &answer, sizeof answer, fds, 2);
     tb__bus_ring_self(pool->bus); /* a writer may wait for its readers */
+    return 1;
 }
 
 void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool)
@@ -195,8 +196,11 @@ void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool)
             at = &pending->next;
             continue;
         }
+        if (!tb__attach(pool, pending->line, pending->request, &pending->wire)) {
+            at = &pending->next; /* served when the line is free */
+            continue;
+        }
         *at = pending->next;
-        tb__attach(pool, pending->line, pending->request, &pending->wire);
         free(pending);
     }
 }
@@ -208,7 +212,9 @@ void tb__detach(tb_pool *pool, struct tb__attached *who)
         at = &(*at)->next;
     }
     *at = who->next;
-    tb__lifeline_page_give(who->line);
+    if (!tb__a32_load_relaxed(&who->gone)) {
+        tb__lifeline_page_give(who->line);
+    }
     if (set_replace(pool)) {
         who->next = pool->retired;
         pool->retired = who;

@@ -97,7 +97,7 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
         if (pool->every && !everybody_took(set, g)) {
             return 0;
         }
-        if (anybody_holds(set, g)) {
+        if (tb__a64_load_relaxed(&pool->found_held[slot]) == g && anybody_holds(set, g)) {
             return 0; /* a leased slot is left alone: its readers are not disturbed */
         }
         /* seq_cst: mark before looking again; pairs with the reader's entry and second look. */
@@ -105,6 +105,7 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
         tb__fence_full();
         if (anybody_holds(set, g)) {
             tb__a64_store_seq(gen, g);
+            tb__a64_store_relaxed(&pool->found_held[slot], g);
             return 0;
         }
         if (somebody_missed(set, g)) {
@@ -193,6 +194,9 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         struct tb__attached *who = set->refs[i].who;
         uint32_t life = tb__a32_load_acquire(&who->map.shm->reader_life);
+        /* Notes the time of death: a look at slots ends at the first reader in the way, and all who
+         * died together shall settle together. */
+        tb__attached_void(who, now);
         uint64_t since = tb__a64_load_relaxed(&who->dead_since_ns);
         if (tb__life_died(life)) {
             int64_t settled = (since != 0 ? (int64_t)since : now) + TB__DEATH_SETTLE_NS;
@@ -201,10 +205,10 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
             lives[count++] = (struct tb__life_watch){&who->map.shm->reader_life, life};
         }
     }
-    /* The words stay mapped while we sleep: leaving is what unmaps them, so stay counted. A page
-     * that is detached meanwhile is retired and reclaimed at the next change. */
-    tb__bus_sleep(pool->bus, seen, lives, count, until);
     tb__pages_leave(pool);
+    /* Not counted while asleep, or pages that are detached meanwhile could not be unmapped. Only
+     * the kernel looks at the words from here on: one that is gone makes it return, and no more. */
+    tb__bus_sleep(pool->bus, seen, lives, count, until);
 }
 
 static tb_status wait_for_slot(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot)

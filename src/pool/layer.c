@@ -128,6 +128,27 @@ static tb_status hold_request(struct tb__pool_layer *layer, struct tb__lifeline 
     return TB_OK;
 }
 
+/* Attach or refuse. 0: it has to wait, for the pool or for the hand-over before it. Bus mutex held.
+ */
+static int answer_open(struct tb__pool_layer *layer, struct tb__lifeline *line, uint32_t request,
+                       const struct tb__pool_open_wire *wire)
+{
+    tb_pool *pool = find_pool(layer, wire);
+    if (layer->closing) {
+        TB__FAIL(TB_E_NOT_FOUND, "process `%s` is closing", tb_bus_name(layer->bus));
+    } else if (pool == NULL && (wire->flags & TB__OPEN_WAIT)) {
+        return 0;
+    } else if (pool == NULL) {
+        fail_not_found(layer, wire);
+    } else if (atomic_load(&pool->freed)) {
+        TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb_bus_name(layer->bus), pool->name);
+    } else {
+        return tb__attach(pool, line, request, wire);
+    }
+    tb__lifeline_reply_error(line, request);
+    return 1;
+}
+
 static void serve_open(struct tb__pool_layer *layer, struct tb__lifeline *line,
                        const struct tb__msg *msg)
 {
@@ -137,23 +158,29 @@ static void serve_open(struct tb__pool_layer *layer, struct tb__lifeline *line,
         return;
     }
     tb__bus_lock(layer->bus);
-    tb_pool *pool = find_pool(layer, &wire);
-    tb_status status = TB_OK;
-    if (pool == NULL && (wire.flags & TB__OPEN_WAIT)) {
-        status = hold_request(layer, line, msg->request, &wire);
-    } else if (pool == NULL) {
-        fail_not_found(layer, &wire);
-        status = TB_E_NOT_FOUND;
-    } else if (atomic_load(&pool->freed)) {
-        status =
-            TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb_bus_name(layer->bus), pool->name);
-    } else {
-        tb__attach(pool, line, msg->request, &wire);
-    }
-    tb__bus_unlock(layer->bus);
-    if (status != TB_OK) {
+    if (!answer_open(layer, line, msg->request, &wire) &&
+        hold_request(layer, line, msg->request, &wire) != TB_OK) {
         tb__lifeline_reply_error(line, msg->request);
     }
+    tb__bus_unlock(layer->bus);
+}
+
+/* The line is free for another hand-over: whoever waits for that comes next. */
+static void landed(void *state, struct tb__lifeline *line)
+{
+    struct tb__pool_layer *layer = state;
+    tb__bus_lock(layer->bus);
+    struct tb__pending_open **at = &layer->pending;
+    while (*at != NULL) {
+        struct tb__pending_open *pending = *at;
+        if (pending->line != line || !answer_open(layer, line, pending->request, &pending->wire)) {
+            at = &pending->next;
+            continue;
+        }
+        *at = pending->next;
+        free(pending);
+    }
+    tb__bus_unlock(layer->bus);
 }
 
 static void serve_mapped(struct tb__pool_layer *layer, struct tb__lifeline *line,
@@ -164,8 +191,11 @@ static void serve_mapped(struct tb__pool_layer *layer, struct tb__lifeline *line
         tb__lifeline_drop(line);
         return;
     }
-    tb__lifeline_flight_end(line);
     tb__bus_lock(layer->bus);
+    /* Not for any number: else a client could have descriptors held open for all its readers. */
+    if (wire.reader_id != 0 && wire.reader_id == tb__lifeline_flight_reader(line)) {
+        tb__lifeline_flight_end(line);
+    }
     tb_pool *pool;
     struct tb__attached *who = find_attached(layer, line, wire.reader_id, &pool);
     if (who != NULL && who->page_fd >= 0) {
@@ -189,6 +219,9 @@ static void serve_close(struct tb__pool_layer *layer, struct tb__lifeline *line,
     tb_pool *pool;
     struct tb__attached *who = find_attached(layer, line, wire.reader_id, &pool);
     if (who != NULL) {
+        if (wire.reader_id == tb__lifeline_flight_reader(line)) {
+            tb__lifeline_flight_end(line);
+        }
         tb__detach(pool, who);
     }
     tb__bus_unlock(layer->bus);
@@ -198,8 +231,12 @@ static void serve_close(struct tb__pool_layer *layer, struct tb__lifeline *line,
 static void serve_fd(struct tb__pool_layer *layer, struct tb__lifeline *line, struct tb__msg *msg)
 {
     struct tb__reader_wire wire;
-    if (tb__wire_body(msg, &wire, sizeof wire, 1) != TB_OK) {
-        tb__lifeline_drop(line);
+    tb_status status = tb__wire_body(msg, &wire, sizeof wire, 1);
+    if (status != TB_OK) {
+        tb__lifeline_reply_error(line, msg->request);
+        if (status != TB_E_LIMIT) { /* which is our own */
+            tb__lifeline_drop(line);
+        }
         return;
     }
     tb__bus_lock(layer->bus);
@@ -224,17 +261,19 @@ static void serve_free(struct tb__pool_layer *layer, struct tb__lifeline *line,
     tb__bus_lock(layer->bus);
     tb_pool *pool = find_pool(layer, &wire);
     int was_freed = pool == NULL || atomic_exchange(&pool->freed, 1);
-    tb__bus_unlock(layer->bus);
     if (was_freed) {
         TB__FAIL(TB_E_FREED, "pool `%s/%s` does not exist or was freed", tb_bus_name(layer->bus),
                  pool != NULL ? pool->name : wire.name);
         tb__lifeline_reply_error(line, msg->request);
-        return;
+    } else {
+        /* With the mutex held: its owner may see that it is freed and close it. */
+        tb__a64_store_relaxed(&pool->segment.counters->freed, 1);
+        tb__pages_tell(pool, TB__PAGE_FREED);
+        tb__pool_announce(pool, TB__MSG_POOL_REMOVED);
+        tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+        tb__bus_ring_self(layer->bus); /* writers may wait for a slot */
     }
-    tb__a64_store_relaxed(&pool->segment.counters->freed, 1);
-    tb__pages_tell(pool, TB__PAGE_FREED);
-    tb__pool_announce(pool, TB__MSG_POOL_REMOVED);
-    tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+    tb__bus_unlock(layer->bus);
 }
 
 static void serve_list(struct tb__pool_layer *layer, struct tb__lifeline *line,
@@ -379,6 +418,10 @@ static void closing(void *state)
     while (layer->readers != NULL) {
         tb_reader_close(layer->readers);
     }
+    /* Whoever attached before this is told below; nobody attaches after it. */
+    tb__bus_lock(layer->bus);
+    layer->closing = 1;
+    tb__bus_unlock(layer->bus);
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         tb__pages_tell(pool, atomic_load(&pool->freed) ? TB__PAGE_FREED : TB__PAGE_GOODBYE);
     }
@@ -413,6 +456,7 @@ static tb_status opening(tb_bus *bus)
     layer->bus = bus;
     pthread_mutex_init(&layer->cache_mutex, NULL);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
+    tb__bus_on_landed(bus, landed, layer);
     tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_OBSERVE, serve, layer);
     tb__bus_handle(bus, TB__MSG_CANCEL, TB__MSG_CANCEL, serve, layer);
     return TB_OK;

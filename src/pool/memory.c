@@ -21,6 +21,8 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
+#define ALLOCATE_BYTES (UINT64_C(1) << 20)
+
 /* ---- what is left ---- */
 
 static uint64_t number_after(const char *text, const char *key, uint64_t unit)
@@ -152,13 +154,18 @@ static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
 
 /* ---- the segment ---- */
 
+/* In pieces: a signal makes the kernel give up one that is under way, so a program with a fast
+ * timer would never come to the end of a large one. */
 static tb_status allocate(const tb_pool *pool, uint64_t bytes)
 {
-    int failed;
-    do {
-        failed = posix_fallocate(pool->segment_fd, 0, (off_t)bytes);
-    } while (failed == EINTR);
-    if (failed == 0) {
+    int failed = 0;
+    uint64_t done = 0;
+    while (done < bytes && (failed == 0 || failed == EINTR)) {
+        uint64_t piece = bytes - done < ALLOCATE_BYTES ? bytes - done : ALLOCATE_BYTES;
+        failed = posix_fallocate(pool->segment_fd, (off_t)done, (off_t)piece);
+        done += failed == 0 ? piece : 0;
+    }
+    if (done == bytes) {
         return TB_OK;
     }
     errno = failed;

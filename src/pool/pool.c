@@ -267,14 +267,20 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
         .overwrites = tb__a64_load_relaxed(&counters->overwrites),
         .waits = tb__a64_load_relaxed(&counters->waits),
         .wakeups = tb__a64_load_relaxed(&counters->wakeups),
-        .readers = (uint32_t)tb__a64_load_relaxed(&counters->readers),
         .slots = pool->slots,
         .freed = (uint32_t)atomic_load(&pool->freed),
         .slot_bytes = pool->segment.view.slot_bytes,
     };
+    /* A dead reader is attached until its memory is gone; it counts for nothing from its death on.
+     */
     const struct tb__page_set *set = tb__pages_enter(pool);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         struct tb__page_shm *page = set->refs[i].shm;
+        if (tb__life_died(tb__a32_load_acquire(&page->reader_life)) ||
+            tb__a32_load_acquire(&set->refs[i].who->gone)) {
+            continue;
+        }
+        stats.readers++;
         for (uint32_t e = 0; e < set->refs[i].who->max_leases; e++) {
             stats.held += tb__a64_load_relaxed(tb__page_entry(page, e)) != 0;
         }

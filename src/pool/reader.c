@@ -128,7 +128,6 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
     TB__TRY(map_segment(&reader->segment, reply->fds[0], &answer));
     TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer.reader_id), reply->fds[1]));
     tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
-    tb__a64_store_relaxed(&reader->cursor, tb__a64_load_acquire(&reader->page.shm->taken));
     TB__TRY(make_frames(reader));
     if (answer.flags & TB__POOL_DRY) {
         tb_log_info("pool `%s`: its readers' leases could hold all %u slots at once", reader->name,
@@ -141,13 +140,18 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
 static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire,
                         int64_t deadline_ns)
 {
-    tb__lifeline_open_lock(reader->line);
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, wire, sizeof *wire, NULL,
-                                         0, deadline_ns, &reply);
-    if (status == TB_AGAIN && (wire->flags & TB__OPEN_WAIT)) {
-        /* The owner holds the question until the pool exists, or is slow: ask for a plain answer.
-         */
+    tb_status status = TB_AGAIN;
+    if (wire->flags & TB__OPEN_WAIT) {
+        /* Without the lock, which others need meanwhile: the owner queues hand-overs anyway. */
+        status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, wire, sizeof *wire, NULL, 0,
+                                   deadline_ns, &reply);
+    }
+    int locked = status == TB_AGAIN;
+    if (locked) {
+        /* Not to wait, or in vain (the owner holds the question until the pool exists, or is slow):
+         * ask for a plain answer. */
+        tb__lifeline_open_lock(reader->line);
         struct tb__pool_open_wire now = *wire;
         now.flags &= ~TB__OPEN_WAIT;
         status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
@@ -164,7 +168,9 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         (void)ignored;
     }
     tb__reply_fini(&reply);
-    tb__lifeline_open_unlock(reader->line);
+    if (locked) {
+        tb__lifeline_open_unlock(reader->line);
+    }
     if (status == TB_AGAIN) {
         return TB__FAIL(TB_E_NOT_FOUND, "process `%s` did not offer pool `%s` in time",
                         tb__lifeline_peer_name(reader->line), wire->name);
@@ -287,8 +293,13 @@ void tb_reader_close(tb_reader *reader)
         tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
     }
     struct tb__reader_wire wire = {.reader_id = reader->reader_id};
-    tb_status ignored = tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire);
-    (void)ignored;
+    if (tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire) == TB_AGAIN) {
+        /* The owner is stopped and its socket full: our page says that its reader is no more. */
+        tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+        tb__a32_store_release(&reader->page.shm->reader_life, TB__LIFE_DIED);
+        tb__page_unmap(&reader->page);
+        tb__lifeline_ring(reader->line);
+    }
     reader_destroy(reader);
 }
 

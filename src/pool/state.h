@@ -83,6 +83,9 @@ struct tb_pool {
 
     struct tb__a64 reserved; /* last generation that a publisher took */
     struct tb__a64 turns[TB__TURNS];
+    /* Generation that a slot was last found leased with: that one is looked for before it is
+     * marked, so that a held frame is marked once at most. Writers' guess, never relied upon. */
+    struct tb__a64 found_held[TB_MAX_SLOTS];
     tb_loan *loans; /* one per slot */
 };
 
@@ -94,7 +97,7 @@ struct tb_frame {
     uint32_t slot;
     uint64_t generation;
     uint64_t missed;
-    struct tb__a32 busy; /* the struct and its entry are in use */
+    struct tb__a32 busy;   /* the struct and its entry are in use */
     struct tb__a32 thread; /* that acquired it; set before the entry is */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
@@ -113,7 +116,6 @@ struct tb_reader {
     uint32_t max_leases;
     uint32_t ack;
     int64_t spin_ns;
-    struct tb__a64 cursor;        /* generation returned last */
     struct tb__a64 gone_since_ns; /* when the owner was first seen dead */
     int poke_fd;
     tb_frame *frames; /* max_leases */
@@ -144,6 +146,7 @@ struct tb__pool_layer {
     pthread_mutex_t cache_mutex; /* one opening per handle's pool at a time */
     struct tb__lifeline *runner; /* told about pools; NULL without a runner */
     int runner_looked_up;
+    int closing; /* nobody attaches any more; bus mutex */
 };
 
 struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus);
@@ -153,8 +156,9 @@ uint32_t tb__thread_id(void);
 void tb__pool_announce(tb_pool *pool, uint16_t type);
 
 /* attach.c: on the service thread, bus mutex held. */
-void tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
-                const struct tb__pool_open_wire *wire);
+/* 0: another hand-over is under way on the line; nothing was done. */
+int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
+               const struct tb__pool_open_wire *wire);
 void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool);
 void tb__detach(tb_pool *pool, struct tb__attached *who);
 void tb__detach_all(tb_pool *pool);
