@@ -47,6 +47,8 @@ static void after_fork_child(void)
         for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
             tb__fd_close(&line->fd);
         }
+        tb__fd_close(&bus->accepting_fd);
+        tb__fd_close(&bus->connecting_fd);
         tb__fd_close(&bus->epoll_fd);
         tb__fd_close(&bus->wake_fd);
         tb__fd_close(&bus->notify_fd);
@@ -150,6 +152,7 @@ static tb_bus *bus_create(void)
     bus->id = tb__random64();
     bus->directory.flow_fd = -1;
     bus->epoll_fd = bus->wake_fd = bus->notify_fd = bus->listen_fd = bus->spare_fd = -1;
+    bus->accepting_fd = bus->connecting_fd = -1;
     bus->bell.fd = -1;
     pthread_mutex_init(&bus->mutex, NULL);
     pthread_mutex_init(&bus->quota_mutex, NULL);
@@ -235,6 +238,16 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
     return TB_OK;
 }
 
+static void say_goodbye(tb_bus *bus)
+{
+    pthread_mutex_lock(&bus->mutex);
+    for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
+        tb_status ignored = tb__packet_send(line->fd, TB__MSG_GOODBYE, 0, NULL, 0, NULL, 0);
+        (void)ignored;
+    }
+    pthread_mutex_unlock(&bus->mutex);
+}
+
 void tb_bus_close(tb_bus *bus)
 {
     if (bus == NULL || atomic_load(&bus->forked)) {
@@ -245,14 +258,10 @@ void tb_bus_close(tb_bus *bus)
             bus->layers[i].closing(bus->layer_states[i]);
         }
     }
-    pthread_mutex_lock(&bus->mutex);
-    for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
-        tb_status ignored = tb__packet_send(line->fd, TB__MSG_GOODBYE, 0, NULL, 0, NULL, 0);
-        (void)ignored;
-    }
-    pthread_mutex_unlock(&bus->mutex);
+    say_goodbye(bus);
     tb__directory_withdraw(&bus->directory, bus->id, bus->name);
     tb__service_stop(bus);
+    say_goodbye(bus); /* to those who came meanwhile */
     unregister_bus(bus);
     destroy_layers(bus);
     bus_destroy(bus);
@@ -288,6 +297,13 @@ void tb__bus_set_layer(tb_bus *bus, enum tb__layer_slot slot, const struct tb__b
     bus->layer_states[slot] = state;
     bus->layers[slot] = *layer;
     pthread_mutex_unlock(&bus->mutex);
+}
+
+void tb__bus_on_landed(tb_bus *bus, void (*landed)(void *state, struct tb__lifeline *line),
+                       void *state)
+{
+    bus->landed_state = state;
+    bus->landed = landed;
 }
 
 void *tb__bus_layer(const tb_bus *bus, enum tb__layer_slot slot)

@@ -97,6 +97,7 @@ struct tb__reply {
     uint8_t *body; /* heap */
     int fds[TB__WIRE_MAX_FDS];
     uint32_t fd_count;
+    uint32_t fds_lost;
 };
 void tb__reply_fini(struct tb__reply *reply);
 
@@ -143,6 +144,12 @@ void tb__lifeline_page_give(struct tb__lifeline *line);
 /* Server side: at most one descriptor-bearing reply is in flight per lifeline. */
 int tb__lifeline_flight_begin(struct tb__lifeline *line); /* 0: one is in flight already */
 void tb__lifeline_flight_end(struct tb__lifeline *line);
+/* Called on the service thread when a hand-over has ended and the next one may begin. One hook. */
+void tb__bus_on_landed(tb_bus *bus, void (*landed)(void *state, struct tb__lifeline *line),
+                       void *state);
+/* The pool's reader that is in flight, by its number; 0: none, or a stream. */
+void tb__lifeline_flight_name(struct tb__lifeline *line, uint64_t reader_id);
+uint64_t tb__lifeline_flight_reader(const struct tb__lifeline *line);
 
 /* Directory descriptor of the flow (borrowed) and its path, for tools. */
 int tb__bus_flow_fd(const tb_bus *bus);

@@ -9,6 +9,7 @@
 
 /* A live process greets at once; one that does not is stopped or hostile. */
 #define GREETING_PATIENCE_NS INT64_C(5000000000)
+#define BLIND_LOOK_NS INT64_C(20000000)
 
 static struct tb__lifeline *find_line(tb_bus *bus, uint64_t id)
 {
@@ -78,12 +79,17 @@ static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, struct
         return TB_OK;
     }
     int fd = -1;
-    TB__TRY(tb__directory_connect(&bus->directory, id, &fd));
+    /* Known from its first moment, or a child that is forked just now would keep it open. */
+    pthread_mutex_lock(&bus->mutex);
+    tb_status status = tb__directory_connect(&bus->directory, id, &fd);
+    bus->connecting_fd = fd;
+    pthread_mutex_unlock(&bus->mutex);
+    TB__TRY(status);
     struct tb__lifeline *line;
     TB__TRY(tb__lifeline_create(bus, fd, 1, &line));
     line->users = 1;
     atomic_fetch_add(&line->references, 1); /* ours; the first one is the table's */
-    tb_status status = tb__service_add(bus, line);
+    status = tb__service_add(bus, line);
     if (status == TB_OK) {
         status = greet(line, id);
         if (status != TB_OK) {
@@ -117,21 +123,24 @@ tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, i
         if (status == TB_OK || !may_come(status)) {
             return status;
         }
-        int64_t until = status == TB_AGAIN ? full_deadline : deadline_ns;
+        /* A full queue, or a hang-up before the greeting: the next attempt tells which it was. */
+        int busy = status == TB_AGAIN || status == TB_E_OWNER_DIED;
+        int64_t until = busy ? full_deadline : deadline_ns;
         if (tb__left_ns(until) == 0) {
-            return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
-                                                 name != NULL ? name : "the owner")
-                                      : status;
+            return busy ? TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
+                                   name != NULL ? name : "the owner")
+                        : status;
         }
-        if (status == TB_AGAIN) {
+        if (busy) {
             struct timespec pause = {.tv_nsec = 1000000};
             nanosleep(&pause, NULL);
             continue;
         }
-        if (bus->notify_fd < 0) {
-            TB__TRY(tb__service_watch_names(bus));
+        if (bus->notify_fd < 0 && tb__service_watch_names(bus) == TB_OK) {
             continue; /* it may have come before the watch */
         }
-        tb__bus_sleep(bus, seen, NULL, 0, until);
+        /* Without a watch (they are few per user: 128 by default) by looking now and then. */
+        int64_t look = tb__deadline_ns(BLIND_LOOK_NS);
+        tb__bus_sleep(bus, seen, NULL, 0, bus->notify_fd < 0 && look < until ? look : until);
     }
 }

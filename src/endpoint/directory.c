@@ -160,6 +160,12 @@ tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd)
     return TB_OK;
 }
 
+void tb__directory_unlock(int *take_fd)
+{
+    flock(*take_fd, LOCK_UN);
+    tb__fd_close(take_fd);
+}
+
 static void socket_name(uint64_t id, char name[32])
 {
     snprintf(name, 32, "%016" PRIx64 ".sock", id);
@@ -207,7 +213,14 @@ static int is_dead(const struct tb__directory *dir, const char *name)
     return status == TB_E_NOT_FOUND;
 }
 
-/* Under the lock: remove sockets of the dead and links that lead nowhere. */
+/* ".<id>.tmp" or ".<id>.link": only who has the lock makes them, so others are left by the dead. */
+static int is_temporary(const char *name)
+{
+    return name[0] == '.' && strspn(name + 1, "0123456789abcdef") == 16 &&
+           (strcmp(name + 17, ".tmp") == 0 || strcmp(name + 17, ".link") == 0);
+}
+
+/* Under the lock: remove sockets of the dead, links that lead nowhere, and half-made names. */
 static void sweep(const struct tb__directory *dir)
 {
     int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -220,7 +233,9 @@ static void sweep(const struct tb__directory *dir)
     struct dirent *entry;
     while (looked < SWEEP_MOST && (entry = readdir(entries)) != NULL) {
         size_t length = strlen(entry->d_name);
-        if (length > 5 && strcmp(entry->d_name + length - 5, ".sock") == 0) {
+        if (is_temporary(entry->d_name)) {
+            unlinkat(dir->flow_fd, entry->d_name, 0);
+        } else if (length > 5 && strcmp(entry->d_name + length - 5, ".sock") == 0) {
             looked++;
             if (is_dead(dir, entry->d_name)) {
                 unlinkat(dir->flow_fd, entry->d_name, 0);
@@ -305,7 +320,7 @@ tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, co
         unlinkat(dir->flow_fd, final, 0);
         tb__fd_close(&fd);
     }
-    tb__fd_close(&lock_fd);
+    tb__directory_unlock(&lock_fd);
     if (status == TB_OK) {
         *out_take_listen_fd = fd;
     }
@@ -327,7 +342,7 @@ void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const 
         unlinkat(dir->flow_fd, link_name, 0);
     }
     unlinkat(dir->flow_fd, final, 0);
-    tb__fd_close(&lock_fd);
+    tb__directory_unlock(&lock_fd);
 }
 
 tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out)

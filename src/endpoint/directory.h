@@ -28,6 +28,9 @@ void tb__directory_close(struct tb__directory *dir);
  * the directory was removed meanwhile. */
 tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd);
 
+/* Give it back. A forked child may have the descriptor too, so closing alone would not. */
+void tb__directory_unlock(int *take_fd);
+
 /* Bind and listen under a temporary name, then take the names <id>.sock and, unless "",
  * <name>.sock. TB_E_EXISTS when a live process has the name. Sweeps dead sockets. */
 tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, const char *name,

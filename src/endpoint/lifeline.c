@@ -94,7 +94,7 @@ void tb__lifeline_unref(struct tb__lifeline *line)
 void tb__reply_fini(struct tb__reply *reply)
 {
     for (uint32_t i = 0; i < reply->fd_count; i++) {
-        tb__fd_close(&reply->fds[i]);
+        tb__packet_close_fd(&reply->fds[i]);
     }
     free(reply->body);
     *reply = (struct tb__reply){.fds = {-1, -1, -1, -1}};
@@ -118,6 +118,7 @@ int tb__lifeline_complete(struct tb__lifeline *line, struct tb__msg *msg)
             reply->body_bytes = msg->body_bytes;
             memcpy(reply->fds, msg->fds, sizeof reply->fds);
             reply->fd_count = msg->fd_count;
+            reply->fds_lost = msg->fds_lost;
             msg->fd_count = 0;
         }
         *at = call->next;
@@ -229,7 +230,13 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void
     }
     pthread_mutex_unlock(&line->bus->call_mutex);
     pthread_cond_destroy(&call.condition);
-    if (status == TB_AGAIN && call.request != 0) {
+    int fds_lost = status == TB_OK && out->fds_lost;
+    if (fds_lost) {
+        tb__reply_fini(out);
+        status = TB__FAIL(TB_E_LIMIT, "this process has too many open files: raise its limit "
+                                      "(ulimit -n)");
+    }
+    if ((status == TB_AGAIN || fds_lost) && call.request != 0) {
         uint32_t request = call.request;
         tb_status ignored = tb__lifeline_send(line, TB__MSG_CANCEL, &request, sizeof request);
         (void)ignored;

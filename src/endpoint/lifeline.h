@@ -29,9 +29,11 @@ struct tb__lifeline {
     char peer_name[TB__NAME_SIZE];
     struct tb__bell bell; /* the peer's */
     pthread_mutex_t open_mutex;
-    struct tb__call *calls; /* waiting for replies; bus call mutex */
-    uint32_t next_request;  /* bus call mutex */
-    int in_flight;          /* a descriptor-bearing reply; service thread */
+    struct tb__call *calls;         /* waiting for replies; bus call mutex */
+    uint32_t next_request;          /* bus call mutex */
+    _Atomic int in_flight;          /* a descriptor-bearing reply */
+    _Atomic int landed;             /* it has ended: the service thread tells the layers */
+    _Atomic uint64_t flight_reader; /* the pool's reader in flight */
 };
 
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out);
@@ -42,6 +44,9 @@ tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const 
 /* Receive one packet into `buffer` of TB__WIRE_MAX_BYTES. TB_AGAIN: nothing there. TB_CLOSED: hung
  * up. On success msg's descriptors belong to the caller. */
 tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg);
+
+/* Close a descriptor that a peer sent: not a socket that would linger, and hold this thread up. */
+void tb__packet_close_fd(int *fd);
 
 /* Service thread: hand a reply to the call that waits for it. Returns 0 when nobody does. */
 int tb__lifeline_complete(struct tb__lifeline *line, struct tb__msg *msg);

@@ -49,6 +49,17 @@ tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const 
                           "sending message type %u", type);
 }
 
+void tb__packet_close_fd(int *fd)
+{
+    struct linger off = {0, 0};
+    int kept = errno;
+    if (*fd >= 0) {
+        setsockopt(*fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+    }
+    errno = kept;
+    tb__fd_close(fd);
+}
+
 static void take_descriptors(struct msghdr *message, struct tb__msg *msg)
 {
     for (struct cmsghdr *item = CMSG_FIRSTHDR(message); item != NULL;
@@ -63,10 +74,18 @@ static void take_descriptors(struct msghdr *message, struct tb__msg *msg)
             if (msg->fd_count < TB__WIRE_MAX_FDS) {
                 msg->fds[msg->fd_count++] = fd;
             } else {
-                tb__fd_close(&fd);
+                tb__packet_close_fd(&fd);
             }
         }
     }
+}
+
+static void close_descriptors(struct tb__msg *msg)
+{
+    for (uint32_t i = 0; i < msg->fd_count; i++) {
+        tb__packet_close_fd(&msg->fds[i]);
+    }
+    msg->fd_count = 0;
 }
 
 tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg)
@@ -92,6 +111,11 @@ tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg
     tb_status status = TB_OK;
     if (got == 0) {
         status = TB_CLOSED;
+    } else if ((message.msg_flags & MSG_CTRUNC) && msg->fd_count < TB__WIRE_MAX_FDS) {
+        /* Too many open files here. That is no fault of the peer, so the connection stays. */
+        close_descriptors(msg);
+        msg->fds_lost = 1;
+        status = tb__wire_check(buffer, (size_t)got, msg);
     } else if (message.msg_flags & MSG_CTRUNC) {
         status = TB__FAIL(TB_E_PROTOCOL, "message with more than %d descriptors", TB__WIRE_MAX_FDS);
     } else if (message.msg_flags & MSG_TRUNC) {
@@ -100,10 +124,7 @@ tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg
         status = tb__wire_check(buffer, (size_t)got, msg);
     }
     if (status != TB_OK) {
-        for (uint32_t i = 0; i < msg->fd_count; i++) {
-            tb__fd_close(&msg->fds[i]);
-        }
-        msg->fd_count = 0;
+        close_descriptors(msg);
     }
     return status;
 }

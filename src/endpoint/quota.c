@@ -56,14 +56,23 @@ void tb__lifeline_page_give(struct tb__lifeline *line)
 
 int tb__lifeline_flight_begin(struct tb__lifeline *line)
 {
-    if (line->in_flight) {
-        return 0;
-    }
-    line->in_flight = 1;
-    return 1;
+    return atomic_exchange(&line->in_flight, 1) == 0;
 }
 
 void tb__lifeline_flight_end(struct tb__lifeline *line)
 {
-    line->in_flight = 0;
+    atomic_store(&line->flight_reader, 0);
+    if (atomic_exchange(&line->in_flight, 0)) {
+        atomic_store(&line->landed, 1);
+    }
+}
+
+void tb__lifeline_flight_name(struct tb__lifeline *line, uint64_t reader_id)
+{
+    atomic_store(&line->flight_reader, reader_id);
+}
+
+uint64_t tb__lifeline_flight_reader(const struct tb__lifeline *line)
+{
+    return atomic_load(&line->flight_reader);
 }

@@ -25,11 +25,19 @@
 
 /* ---- table of lines ---- */
 
+/* The connection has an owner now, or is about to be closed. Bus mutex held. */
+static void forget_fd(tb_bus *bus, int fd)
+{
+    bus->accepting_fd = bus->accepting_fd == fd ? -1 : bus->accepting_fd;
+    bus->connecting_fd = bus->connecting_fd == fd ? -1 : bus->connecting_fd;
+}
+
 tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line)
 {
     pthread_mutex_lock(&bus->mutex);
     line->next = bus->lines;
     bus->lines = line;
+    forget_fd(bus, line->fd);
     pthread_mutex_unlock(&bus->mutex);
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = line};
     if (epoll_ctl(bus->epoll_fd, EPOLL_CTL_ADD, line->fd, &event) == 0) {
@@ -159,10 +167,22 @@ static void accept_without_descriptors(tb_bus *bus)
     pause_accepting(bus);
 }
 
+/* Known from its first moment, or a child that is forked just now would keep it open. */
+static int accept_one(tb_bus *bus)
+{
+    pthread_mutex_lock(&bus->mutex);
+    int fd = accept4(bus->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int reason = errno;
+    bus->accepting_fd = fd;
+    pthread_mutex_unlock(&bus->mutex);
+    errno = reason;
+    return fd;
+}
+
 static void accept_some(tb_bus *bus)
 {
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int fd = accept4(bus->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept_one(bus);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 accept_without_descriptors(bus);
@@ -184,6 +204,9 @@ static void accept_some(tb_bus *bus)
             tb_log_warn_limited("endpoint `%s`: refused pid %u: %s", bus->name, line->pid,
                                 tb_last_error_text());
             refuse(line->fd, status);
+            pthread_mutex_lock(&bus->mutex);
+            forget_fd(bus, line->fd);
+            pthread_mutex_unlock(&bus->mutex);
             tb__lifeline_release(line);
         }
     }
@@ -196,7 +219,11 @@ static tb_status take_greeting(tb_bus *bus, struct tb__lifeline *line, struct tb
     if (line->greeted || line->connected) {
         return TB__FAIL(TB_E_PROTOCOL, "greeted twice");
     }
-    TB__TRY(tb__hello_take(line, msg));
+    tb_status status = tb__hello_take(line, msg);
+    if (status != TB_OK) {
+        tb__lifeline_reply_error(line, msg->request);
+        return status;
+    }
     struct tb__hello_wire hello;
     tb__hello_fill(bus, &hello);
     tb__lifeline_reply(line, msg->request, TB__MSG_WELCOME, &hello, sizeof hello, &bus->bell.fd, 1);
@@ -246,8 +273,12 @@ static int read_line(tb_bus *bus, struct tb__lifeline *line)
         if (status == TB_OK) {
             status = dispatch(bus, line, &msg);
             for (uint32_t k = 0; k < msg.fd_count; k++) {
-                tb__fd_close(&msg.fds[k]);
+                tb__packet_close_fd(&msg.fds[k]);
             }
+        }
+        /* Behind the handlers, which hold locks when they end a hand-over. */
+        if (atomic_exchange(&line->landed, 0) && bus->landed != NULL) {
+            bus->landed(bus->landed_state, line);
         }
         if (status < 0) {
             tb__lifeline_drop(line);

@@ -40,6 +40,8 @@ struct tb_bus {
     int wake_fd;   /* eventfd: the service thread has something to do */
     int notify_fd; /* inotify on the flow's directory, made when somebody first waits */
     int listen_fd;
+    /* A connection that is not in `lines` yet: a forked child closes it too; bus mutex. */
+    int accepting_fd, connecting_fd;
     int spare_fd;             /* given up to say "too many open files" */
     int64_t accept_resume_ns; /* 0: accepting; service thread */
     uint8_t *packet;          /* receive buffer; service thread */
@@ -54,6 +56,8 @@ struct tb_bus {
     struct tb__handler_entry handlers[TB__MSG_LAST + 1];
     struct tb__bus_layer layers[TB__LAYER_COUNT];
     void *layer_states[TB__LAYER_COUNT];
+    void (*landed)(void *state, struct tb__lifeline *line);
+    void *landed_state;
 };
 
 /* Count a connection of a uid; 0: it has too many. Take it back. */

@@ -2,6 +2,7 @@
 #include "wire/wire.h"
 
 #include <string.h>
+#include <unistd.h>
 
 tb_status tb__wire_check(const void *packet, size_t bytes, struct tb__msg *out)
 {
@@ -37,6 +38,12 @@ tb_status tb__wire_body(const struct tb__msg *msg, void *out, size_t bytes, uint
     if (msg->body_bytes != bytes) {
         return TB__FAIL(TB_E_PROTOCOL, "message type %u has %u body bytes, %zu are needed",
                         msg->type, msg->body_bytes, bytes);
+    }
+    if (msg->fds_lost && fds != 0) {
+        return TB__FAIL(TB_E_LIMIT,
+                        "process %d has too many open files: raise its limit "
+                        "(ulimit -n)",
+                        (int)getpid());
     }
     if (msg->fd_count != fds) {
         return TB__FAIL(TB_E_PROTOCOL, "message type %u came with %u descriptors, %u are needed",

@@ -1,6 +1,7 @@
 /* Local messages on a lifeline: a header, a body, at most TB__WIRE_MAX_FDS descriptors, one message
  * per packet of a SOCK_SEQPACKET socket. Bodies are fixed-layout little-endian structs, decoded by
- * length first: a body shorter or longer than its type says is refused. Unknown flags are refused. */
+ * length first: a body shorter or longer than its type says is refused. Unknown flags are refused.
+ */
 #ifndef TB_WIRE_WIRE_H
 #define TB_WIRE_WIRE_H
 
@@ -12,35 +13,35 @@
 
 #define TB__WIRE_MAGIC 0x31534254u /* "TBS1" */
 #define TB__WIRE_VERSION 1
-#define TB__WIRE_MAX_BYTES 65536   /* header and body */
+#define TB__WIRE_MAX_BYTES 65536 /* header and body */
 #define TB__WIRE_MAX_FDS 4
 
 enum tb__wire_type {
-    TB__MSG_HELLO = 1,        /* client: tb__hello_wire, its doorbell */
-    TB__MSG_WELCOME = 2,      /* server: tb__hello_wire, its doorbell */
-    TB__MSG_ERROR = 3,        /* reply: tb__error_wire */
-    TB__MSG_OK = 4,           /* reply: empty body */
-    TB__MSG_GOODBYE = 5,      /* the sender closes its bus in good order */
-    TB__MSG_CANCEL = 6,       /* the caller of request N has given up */
+    TB__MSG_HELLO = 1,   /* client: tb__hello_wire, its doorbell */
+    TB__MSG_WELCOME = 2, /* server: tb__hello_wire, its doorbell */
+    TB__MSG_ERROR = 3,   /* reply: tb__error_wire */
+    TB__MSG_OK = 4,      /* reply: empty body */
+    TB__MSG_GOODBYE = 5, /* the sender closes its bus in good order */
+    TB__MSG_CANCEL = 6,  /* the caller of request N has given up */
 
-    TB__MSG_POOL_OPEN = 16,   /* tb__pool_open_wire */
-    TB__MSG_POOL = 17,        /* reply: tb__pool_wire, data segment, page */
-    TB__MSG_POOL_MAPPED = 18, /* tb__reader_wire: the page is mapped, seal it */
+    TB__MSG_POOL_OPEN = 16,    /* tb__pool_open_wire */
+    TB__MSG_POOL = 17,         /* reply: tb__pool_wire, data segment, page */
+    TB__MSG_POOL_MAPPED = 18,  /* tb__reader_wire: the page is mapped, seal it */
     TB__MSG_READER_CLOSE = 19, /* tb__reader_wire */
-    TB__MSG_POOL_FREE = 20,   /* tb__pool_open_wire */
-    TB__MSG_READER_FD = 21,   /* tb__reader_wire, one end of a socket pair */
-    TB__MSG_POOL_LIST = 22,   /* empty; reply POOL_NAMES */
-    TB__MSG_POOL_NAMES = 23,  /* reply: names, each terminated */
+    TB__MSG_POOL_FREE = 20,    /* tb__pool_open_wire */
+    TB__MSG_READER_FD = 21,    /* tb__reader_wire, one end of a socket pair */
+    TB__MSG_POOL_LIST = 22,    /* empty; reply POOL_NAMES */
+    TB__MSG_POOL_NAMES = 23,   /* reply: names, each terminated */
     TB__MSG_POOL_OBSERVE = 24, /* tb__pool_open_wire; reply POOL with the data segment alone */
 
     TB__MSG_STREAM_FIRST = 32, /* 32 to 47: streams, see node */
     TB__MSG_STREAM_LAST = 47,
 
-    TB__MSG_STOP = 48,        /* runner to node: empty */
-    TB__MSG_NODE_GONE = 49,   /* runner to node: tb__name_wire, that node ended for good */
-    TB__MSG_POOL_ADDED = 50,  /* node to runner: tb__name_wire, a pool was registered */
+    TB__MSG_STOP = 48,         /* runner to node: empty */
+    TB__MSG_NODE_GONE = 49,    /* runner to node: tb__name_wire, that node ended for good */
+    TB__MSG_POOL_ADDED = 50,   /* node to runner: tb__name_wire, a pool was registered */
     TB__MSG_POOL_REMOVED = 51, /* node to runner: tb__name_wire, it was freed */
-    TB__MSG_NODE_READY = 52,  /* node to runner: empty */
+    TB__MSG_NODE_READY = 52,   /* node to runner: empty */
     TB__MSG_RUNNER_FIRST = 53, /* 53 to 63: tools to runner, see flow */
     TB__MSG_LAST = 63,
 };
@@ -50,7 +51,7 @@ struct tb__wire_header {
     uint16_t version;
     uint16_t type;
     uint32_t body_bytes;
-    uint32_t request;         /* 0: no reply is wanted; a reply repeats it */
+    uint32_t request; /* 0: no reply is wanted; a reply repeats it */
 };
 _Static_assert(sizeof(struct tb__wire_header) == 16, "wire header");
 
@@ -58,8 +59,8 @@ _Static_assert(sizeof(struct tb__wire_header) == 16, "wire header");
 
 struct tb__hello_wire {
     uint64_t endpoint_id;
-    uint32_t flags;           /* 0 */
-    uint32_t pid;             /* for people; never trusted */
+    uint32_t flags;               /* 0 */
+    uint32_t pid;                 /* for people; never trusted */
     char name[TB__NAME_SIZE + 7]; /* terminated, padded with 0 */
 };
 _Static_assert(sizeof(struct tb__hello_wire) == 88, "hello");
@@ -72,12 +73,12 @@ struct tb__error_wire {
 _Static_assert(sizeof(struct tb__error_wire) == 520, "error");
 
 struct tb__name_wire {
-    char name[128];           /* terminated, padded with 0 */
+    char name[128]; /* terminated, padded with 0 */
 };
 
 #define TB__OPEN_BY_NAME 1u
 #define TB__OPEN_BY_UID 2u
-#define TB__OPEN_WAIT 4u      /* hold the request until the pool exists */
+#define TB__OPEN_WAIT 4u /* hold the request until the pool exists */
 #define TB__OPEN_EVERY 8u
 #define TB__OPEN_ACK 16u
 #define TB__OPEN_START_NEXT 32u
@@ -85,21 +86,21 @@ struct tb__name_wire {
 
 struct tb__pool_open_wire {
     uint32_t flags;
-    uint32_t max_leases;      /* 0: the pool's default */
+    uint32_t max_leases; /* 0: the pool's default */
     uint8_t uid[16];
     char name[TB__NAME_SIZE + 7];
 };
 _Static_assert(sizeof(struct tb__pool_open_wire) == 96, "pool open");
 
-#define TB__POOL_DRY 1u       /* readers' leases could hold all slots */
-#define TB__POOL_EXPORTED 2u  /* the segment is an unsealed file for foreign readers */
+#define TB__POOL_DRY 1u      /* readers' leases could hold all slots */
+#define TB__POOL_EXPORTED 2u /* the segment is an unsealed file for foreign readers */
 
 struct tb__pool_wire {
     uint8_t uid[16];
-    uint64_t reader_id;       /* unique in the owner's process; 0 for an observer */
+    uint64_t reader_id; /* unique in the owner's process; 0 for an observer */
     uint64_t segment_bytes;
     uint32_t max_leases;
-    uint32_t flags;           /* TB__POOL_* */
+    uint32_t flags; /* TB__POOL_* */
     char name[TB__NAME_SIZE + 7];
 };
 _Static_assert(sizeof(struct tb__pool_wire) == 112, "pool");
@@ -116,6 +117,7 @@ struct tb__msg {
     uint32_t body_bytes;
     int fds[TB__WIRE_MAX_FDS]; /* a handler that keeps one sets it to -1 */
     uint32_t fd_count;
+    uint32_t fds_lost; /* 1: descriptors came with it that this process had no room for */
 };
 
 /* Check the header of `bytes` received bytes. */
