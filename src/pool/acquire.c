@@ -203,8 +203,11 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
             if (tb__a64_load_relaxed(reader->segment.head) != tb__a64_load_relaxed(&page->taken)) {
                 return 1;
             }
+            if (i % 16 == 0) {
+                /* The owner's look at our entries may have taken the line. */
+                tb__prefetch_write(page);
+            }
         }
-        tb__prefetch_write(page);
         if (tb__reader_ended(reader) != TB_OK) {
             return 1;
         }
