@@ -1,5 +1,4 @@
 /* P04, P21, P22, P23, P26: a held frame never changes, whatever the owner does meanwhile. */
-#include <stdio.h>
 #include "proc/pool_support.h"
 
 #include <pthread.h>
@@ -226,7 +225,8 @@ static void P04_lease_against_claim(void)
         }
         child_go(&consumer);
         child_hear(&consumer, &leases, sizeof leases);
-        if (leases < 1000) printf("slots %u leases %llu values %lld\n", slots, (unsigned long long)leases, (long long)value);
+        /* Between cores that share no cache a lease rarely wins against a writer without a pause. */
+        CHECK_LT(10 / harness_slowness(), leases);
         child_join(&consumer);
         tb_bus_close(bus);
     }
