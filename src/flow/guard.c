@@ -31,6 +31,7 @@
 #include "flow/run_directory.h"
 
 #define POLL_NS 20000000
+#define STOP_PATIENCE_MS 6000 /* more than SIGTERM and SIGKILL take */
 
 struct record {
     int32_t add; /* 1: add, 0: remove */
@@ -205,6 +206,10 @@ void tb__guard_stop(struct tb__guard *guard)
 {
     tb__fd_close(&guard->pipe_fd);
     if (guard->pid > 0) {
+        struct pollfd ended = {.fd = guard->pid_fd, .events = POLLIN};
+        if (poll(&ended, 1, STOP_PATIENCE_MS) == 0) {
+            kill(guard->pid, SIGKILL); /* somebody has stopped it (SIGSTOP) */
+        }
         while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) {
         }
         guard->pid = 0;

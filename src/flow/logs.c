@@ -146,7 +146,6 @@ static void emit_line(struct tb__log *log)
     log->sink.line(log->sink.context, log->node, log->line, log->line_length);
     log->line_length = 0;
     log->rewriting = 0;
-    log->rewritten = 0;
 }
 
 static void emit_progress(struct tb__log *log)
@@ -197,14 +196,11 @@ static void split(struct tb__log *log, const char *bytes, size_t length)
             emit_line(log);
         } else {
             log->rewriting = 1;
-            log->rewritten = 1;
         }
         bytes += text + 1;
         length -= text + 1;
     }
-    if (log->rewritten) {
-        emit_progress(log); /* one per batch is enough: the newest */
-    }
+    emit_progress(log); /* one per batch is enough: the newest */
 }
 
 void tb__log_write(struct tb__log *log, const char *bytes, size_t length)

@@ -13,7 +13,7 @@
 #define TB__LOG_TAIL_BYTES 8192
 
 /* Where lines go. `line` gets a whole line without its newline; `progress` the present text of a
- * line that is being rewritten with carriage returns. */
+ * line that is not finished, or that is being rewritten with carriage returns. */
 struct tb__log_sink {
     void (*line)(void *context, uint32_t node, const char *text, size_t length);
     void (*progress)(void *context, uint32_t node, const char *text, size_t length);
@@ -34,7 +34,6 @@ struct tb__log {
     char line[TB__LOG_LINE_MAX];
     size_t line_length;
     int rewriting; /* a carriage return came: the next byte starts the line anew */
-    int rewritten; /* this line has had one */
     char tail[TB__LOG_TAIL_BYTES];
     size_t tail_length;
 };

@@ -31,7 +31,7 @@ struct start_failure {
 };
 enum { STEP_DIRECTORY, STEP_SETUP, STEP_EXEC };
 
-static void raise_soft_limit(int resource)
+void tb__process_raise_limit(int resource)
 {
     struct rlimit limit;
     if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != limit.rlim_max) {
@@ -80,8 +80,8 @@ static _Noreturn void child_main(const struct tb__process_options *options, pid_
         dup2(output_fd, STDERR_FILENO) < 0) {
         report_and_exit(report_fd, STEP_SETUP);
     }
-    raise_soft_limit(RLIMIT_MEMLOCK);
-    raise_soft_limit(RLIMIT_NOFILE);
+    tb__process_raise_limit(RLIMIT_MEMLOCK);
+    tb__process_raise_limit(RLIMIT_NOFILE);
     if (options->directory != NULL && chdir(options->directory) != 0) {
         report_and_exit(report_fd, STEP_DIRECTORY);
     }

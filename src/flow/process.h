@@ -39,6 +39,9 @@ void tb__process_signal_group(pid_t group, int signal_number);
 /* Whether the group has members that are not zombies. */
 int tb__process_group_alive(pid_t group);
 
+/* Raise a soft limit (RLIMIT_...) to the hard one. Async-signal-safe. */
+void tb__process_raise_limit(int resource);
+
 struct tb__process_usage {
     uint64_t cpu_ticks;      /* user and system time of all members, in clock ticks */
     uint64_t resident_bytes; /* sum over the members: shared pages are counted in each */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -170,6 +171,8 @@ static tb_status make_guard(struct job *job)
 static tb_status make_all(struct job *job)
 {
     struct tb__runner *runner = &job->runner;
+    /* Each node takes five descriptors: log, output, process, and its lifeline with a doorbell. */
+    tb__process_raise_limit(RLIMIT_NOFILE);
     TB__TRY(tb__run_loop_signals(runner));
     TB__TRY(make_directory(job));
     TB__TRY(make_guard(job));

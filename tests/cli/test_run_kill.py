@@ -134,6 +134,15 @@ def runner_and_guard_at_once_then_clean(bench):
     assert not left.exists()
 
 
+def a_stopped_guard_holds_nobody_up(bench):
+    bench.flow({"one": POLITE})
+    run = bench.start("flow.yml")
+    until(all_up(bench, 1), 5, "it runs")
+    os.kill(guard_of(bench), signal.SIGSTOP)
+    run.send_signal(signal.SIGINT)
+    assert bench.finish(run, 12)[0] == 130
+
+
 def nodes_do_not_hold_each_others_pipes(bench):
     """A node sees its own output and nothing else of the runner."""
     bench.flow({"a": "sleep 0.2; ls -l /proc/$$/fd; ulimit -S -l; ulimit -H -l; ulimit -S -n; "
@@ -161,4 +170,4 @@ if __name__ == "__main__":
     main([kill_9_of_the_runner, kill_9_of_the_runner_with_deaf_nodes, kill_9_after_a_restart,
           kill_9_while_stopping, kill_9_of_the_guard, kill_9_of_the_whole_foreground_group,
           signals_do_not_end_the_guard, runner_and_guard_at_once_then_clean,
-          nodes_do_not_hold_each_others_pipes])
+          a_stopped_guard_holds_nobody_up, nodes_do_not_hold_each_others_pipes])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Restart policies, the environment of nodes, and the order of things at the start."""
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -179,6 +180,13 @@ def many_nodes(bench):
     code, out, err = bench.run("flow.yml")
     assert code == 0 and out.count(b" | ") == 101, (code, err)
     assert time.monotonic() - begin < 10
+    # With a soft limit of descriptors that would not do for them.
+    code, out, err = bench.run("flow.yml", preexec_fn=few_descriptors)
+    assert code == 0, (code, err)
+
+
+def few_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@
 static char directory[64];
 static int directory_fd;
 static struct tb__log log_state;
-static char lines[1 << 16]; /* what the sink got: "L:text\n" for lines, "P:text\n" for progress */
+static char lines[1 << 18]; /* what the sink got: "L:text\n" for lines, "P:text\n" for progress */
 static size_t lines_length;
 
 static void record(char kind, const char *text, size_t length)
@@ -100,7 +100,7 @@ static void lines_and_progress(void **state)
         const char *seen;
     } cases[] = {
         {{"one\ntwo\n"}, "L:one\nL:two\n"},
-        {{"on", "e\n\n", "x"}, "L:one\nL:\n"},
+        {{"on", "e\n\n", "x"}, "P:on\nL:one\nL:\nP:x\n"},
         {{"dos\r\nline\r", "\n"}, "L:dos\nP:line\nL:line\n"},
         {{"\r10%", "\r20%", "\r30%\n"}, "P:10%\nP:20%\nL:30%\n"},
         {{"10%\r", "20%\r", "\n"}, "P:10%\nP:20%\nL:20%\n"},
@@ -123,11 +123,11 @@ static void the_end_is_a_line(void **state)
 {
     (void)state;
     write_text("no newline");
-    assert_string_equal(lines, "");
+    assert_string_equal(lines, "P:no newline\n");
     tb__log_end(&log_state);
-    assert_string_equal(lines, "L:no newline\n");
+    assert_string_equal(lines, "P:no newline\nL:no newline\n");
     tb__log_end(&log_state);
-    assert_string_equal(lines, "L:no newline\n");
+    assert_string_equal(lines, "P:no newline\nL:no newline\n");
 }
 
 static void long_lines_come_in_pieces(void **state)
