@@ -218,7 +218,7 @@ tb_status tb_node_next(tb_node *node, int64_t timeout_ns, tb_event **out)
     tb_status status;
     for (;;) {
         uint32_t seen = tb__bus_bell(node->bus);
-        int64_t wake_ns;
+        int64_t wake_ns = TB__NO_DEADLINE;
         reap(node);
         status = look_and_take(node, &wake_ns, out);
         if (status != TB_AGAIN || tb__left_ns(deadline_ns) == 0) {

@@ -30,13 +30,36 @@ static inline void runner_ready(void *context, struct tb__lifeline *line, struct
     tb__bus_ring_self(runner->bus);
 }
 
+/* The runner whose bus is being opened: it hears its nodes from the bus's first moment. */
+static struct test_runner *runner_in_opening;
+
+static inline tb_status runner_opening(tb_bus *bus)
+{
+    if (runner_in_opening != NULL) {
+        runner_in_opening->bus = bus;
+        tb__bus_handle(bus, TB__MSG_NODE_READY, TB__MSG_NODE_READY, runner_ready,
+                       runner_in_opening);
+    }
+    return TB_OK;
+}
+
 static inline void runner_open(struct test_runner *runner)
 {
     *runner = (struct test_runner){0};
     pthread_mutex_init(&runner->mutex, NULL);
     tb_bus_options options = {.size = sizeof options, .name = "_runner"};
+    tb__bus_on_open(runner_opening);
+    runner_in_opening = runner;
     CHECK_OK(tb_bus_open(&options, &runner->bus));
-    tb__bus_handle(runner->bus, TB__MSG_NODE_READY, TB__MSG_NODE_READY, runner_ready, runner);
+    runner_in_opening = NULL;
+}
+
+static inline size_t runner_count(struct test_runner *runner)
+{
+    pthread_mutex_lock(&runner->mutex);
+    size_t count = runner->count;
+    pthread_mutex_unlock(&runner->mutex);
+    return count;
 }
 
 static inline struct tb__lifeline *runner_find(struct test_runner *runner, const char *node)

@@ -272,7 +272,7 @@ static void gone_nodes_are_not_waited_for(void)
         CHECK_OK(tb__lifeline_send(line, TB__MSG_NODE_GONE, &wire, sizeof wire));
     }
     child_join(&child);
-    CHECK_EQ(runner.count, 1);
+    CHECK_EQ(runner_count(&runner), 1);
     tb__lifeline_unref(line);
     runner_close(&runner);
 }
