@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,8 +18,22 @@ void tb__fd_close(int *fd)
     errno = kept;
 }
 
+tb_status tb__file_size_check(const char *name, uint64_t size)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        size > limit.rlim_cur) {
+        return TB__FAIL(TB_E_LIMIT,
+                        "shared memory `%s` of %llu bytes: this process may make files of %llu: "
+                        "raise its limit (ulimit -f)",
+                        name, (unsigned long long)size, (unsigned long long)limit.rlim_cur);
+    }
+    return TB_OK;
+}
+
 tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd)
 {
+    TB__TRY(tb__file_size_check(name, size));
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         return TB__FAIL_ERRNO(errno == EMFILE || errno == ENFILE ? TB_E_LIMIT : TB_E_SYSTEM,

@@ -10,6 +10,10 @@
 /* Close *fd unless it is -1, and set it to -1. errno is kept. */
 void tb__fd_close(int *fd);
 
+/* Whether this process may make a file, or shared memory, of `size` bytes: making one beyond the
+ * limit (ulimit -f) would end it by a signal. TB_E_LIMIT. */
+tb_status tb__file_size_check(const char *name, uint64_t size);
+
 /* A memfd of `size` bytes that allows seals; SHRINK and GROW are set already. */
 tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd);
 

@@ -130,7 +130,9 @@ tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd)
 {
     int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == ENOENT ? TB_E_NOT_FOUND : TB_E_SYSTEM,
+        return TB__FAIL_ERRNO(errno == ENOENT                      ? TB_E_NOT_FOUND
+                              : errno == EMFILE || errno == ENFILE ? TB_E_LIMIT
+                                                                   : TB_E_SYSTEM,
                               "opening flow directory `%s`", dir->path);
     }
     int64_t deadline = tb__deadline_ns(LOCK_PATIENCE_NS);
@@ -174,7 +176,8 @@ static void socket_name(uint64_t id, char name[32])
 static struct sockaddr_un address_of(const struct tb__directory *dir, const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.64s", dir->flow_fd,
+    /* The longest name has 64 characters and ".sock". */
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%.70s", dir->flow_fd,
              name);
     return address;
 }

@@ -132,6 +132,7 @@ static void sweep_exports(void)
 
 static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
 {
+    TB__TRY(tb__file_size_check(name, bytes));
     sweep_exports();
     char path[160];
     snprintf(path, sizeof path, "/dev/shm/%s", name);

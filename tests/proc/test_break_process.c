@@ -190,6 +190,27 @@ static void descriptor_that_lingers(void)
     tb_bus_close(bus);
 }
 
+/* The limit of file sizes holds for shared memory, too: an error, not a deadly signal. */
+static void limit_of_file_sizes(void)
+{
+    struct rlimit before;
+    struct rlimit small = {1 << 20, RLIM_INFINITY};
+    tb_pool *pool;
+    tb_pool_options options = words_options("large", 1 << 18, 4);
+    tb_bus *bus = open_bus("owner");
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    small.rlim_max = before.rlim_max;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_LIMIT);
+    CHECK_HAS(tb_last_error_text(), "ulimit -f");
+    options.doradma_name = "dora_pool_break_limit";
+    options.slots = 1;
+    CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_LIMIT);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    tb_bus_close(bus);
+}
+
 /* ------------------------------------------------------------------ forks */
 
 static atomic_int churn_stop;
@@ -390,11 +411,47 @@ static void half_made_names_are_swept(void)
     tb_bus_close(bus);
 }
 
+/* The longest name that is allowed is one like any other: the next start does not sweep it. */
+static void longest_name(void)
+{
+    char name[65];
+    char path[140];
+    memset(name, 'n', 64);
+    name[64] = '\0';
+    snprintf(path, sizeof path, "%s/%s", name, name);
+    tb_bus *owner = open_bus(name);
+    tb_pool *pool = register_words(owner, name, 8, 2);
+    tb_bus *client = open_bus("client");
+    for (int i = 0; i < 3; i++) {
+        tb_reader *reader;
+        tb_frame *frame;
+        tb_bus *other;
+        CHECK_OK(tb_reader_open(client, path, NULL, &reader));
+        CHECK_OK(write_words(pool, i, 0, NULL));
+        CHECK_OK(tb_reader_next(reader, 0, &frame));
+        CHECK_STR(info_of(frame).producer, name);
+        CHECK_STR(info_of(frame).pool, name);
+        tb_frame_release(frame);
+        tb_reader_close(reader);
+        CHECK_STATUS(
+            tb_bus_open(&(tb_bus_options){.size = sizeof(tb_bus_options), .name = name}, &other),
+            TB_E_EXISTS);
+    }
+    tb_bus_close(client);
+    tb_bus_close(owner);
+}
+
 static const struct test tests[] = {
-    TEST(open_without_a_free_descriptor, 30),  TEST(wait_for_a_name_without_inotify, 40),
-    TEST(descriptor_that_lingers, 40),         TEST(fork_while_the_directory_is_locked, 40),
-    TEST(fork_while_connections_are_made, 60), TEST(register_under_a_fast_timer, 40),
-    TEST(flood_of_silent_connections, 60),     TEST(half_made_names_are_swept, 10),
+    TEST(open_without_a_free_descriptor, 30),
+    TEST(wait_for_a_name_without_inotify, 40),
+    TEST(descriptor_that_lingers, 40),
+    TEST(fork_while_the_directory_is_locked, 40),
+    TEST(fork_while_connections_are_made, 60),
+    TEST(register_under_a_fast_timer, 40),
+    TEST(flood_of_silent_connections, 60),
+    TEST(half_made_names_are_swept, 10),
+    TEST(longest_name, 10),
+    TEST(limit_of_file_sizes, 10),
 };
 
 int main(int argc, char **argv)
