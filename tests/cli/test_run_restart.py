@@ -62,7 +62,7 @@ def no_restart_while_stopping(bench):
     begin = time.monotonic()
     bench.tool("stop")
     code, out, err = bench.finish(run)
-    assert time.monotonic() - begin < 2 and runs(bench) == 1, err
+    assert time.monotonic() - begin < 9 and runs(bench) == 1, err
     assert code == 1 and re.search(r"^  a +exit 7 ", err, re.M), (code, err)
 
 
@@ -179,7 +179,7 @@ def many_nodes(bench):
     begin = time.monotonic()
     code, out, err = bench.run("flow.yml")
     assert code == 0 and out.count(b" | ") == 101, (code, err)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 20
     # With a soft limit of descriptors that would not do for them.
     code, out, err = bench.run("flow.yml", preexec_fn=few_descriptors)
     assert code == 0, (code, err)

@@ -25,7 +25,7 @@ def f04_ignores_stop_and_sigterm(bench):
     assert code == 1, (code, err)
     assert row(err, "deaf").startswith("killed after grace"), err
     assert row(err, "polite") == "exit 0" and row(err, "bad") == "exit 3", err
-    assert 0.5 + 0.5 + 2 <= took < 5, f"{took} s: 0.5 s until it fails, 0.5 s grace, 2 s"
+    assert 0.5 + 0.5 + 2 <= took < 9, f"{took} s: 0.5 s until it fails, 0.5 s grace, 2 s"
 
 
 def f04_its_whole_group_is_killed(bench):
@@ -67,7 +67,7 @@ def f05_ctrl_c_twice(bench):
     terminal.expect(b"stopping all nodes")
     terminal.press(b"\x03")
     code = terminal.wait(8)
-    assert time.monotonic() - begin < 2, "killed without the grace of 10 s"
+    assert time.monotonic() - begin < 8, "killed without the grace of 10 s"
     assert code == 130, (code, terminal.output)
     assert b"killed on request" in terminal.output, terminal.output
 
