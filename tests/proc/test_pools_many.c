@@ -31,7 +31,7 @@ static void visitor(void *argument)
 
 static void P07_register_and_free(void)
 {
-    int32_t count = (int32_t)harness_scale(70000, 70000);
+    int32_t count = (int32_t)harness_scale(20000, 70000);
     unsigned fds = 0;
     unsigned threads = 0;
     unsigned mappings = 0;

@@ -19,21 +19,21 @@ static int kill_child(struct child *child, int by_calls, unsigned long count,
                     : child_kill_after_steps(child, count, out_count);
 }
 
-/* Kill at points that are spread evenly over the operation: over its instructions, as many as the
- * time allows, and before and after every system call. */
+/* Kill at points that are spread evenly over the operation: over its instructions, as many as a
+ * budget of single steps allows, and before and after its system calls. */
 static void kill_everywhere(killing *kill, void *context)
 {
-    unsigned long budget = harness_slowness() > 1 ? 20000 : harness_full() ? 400000 : 25000;
+    unsigned long budget = harness_full() ? 400000 : 10000;
+    unsigned long most = harness_full() ? 5000 : 24;
     unsigned long total;
     unsigned long done;
     CHECK(!kill(context, 0, (unsigned long)-1, &total)); /* to the end: how long is it? */
-    unsigned long count = 2 * budget / total < 60 || harness_full() ? 2 * budget / total : 60;
-    unsigned long stride = total / (count + 1) + 1;
-    for (unsigned long steps = 0; steps < total; steps += stride) {
+    unsigned long count = 2 * budget / total < most ? 2 * budget / total : most;
+    for (unsigned long steps = 0; steps < total; steps += total / (count + 1) + 1) {
         kill(context, 0, steps, &done);
     }
     CHECK(!kill(context, 1, (unsigned long)-1, &total));
-    for (unsigned long stops = 1; stops <= total; stops++) {
+    for (unsigned long stops = 1; stops <= total; stops += total / most + 1) {
         kill(context, 1, stops, &done);
     }
 }
