@@ -140,7 +140,9 @@ static void check_slow_reader(void)
     for (const char *at = got; *at != '\0'; at = strchr(at, '\n') + 1) {
         unsigned long long count;
         shown += strncmp(at, "one | line ", 11) == 0;
-        said += sscanf(at, "tensorbus | %llu lines are not shown", &count) == 1 ? count : 0;
+        if (strncmp(at, "tensorbus | ", 12) == 0) { /* sscanf() measures all that follows */
+            said += sscanf(at + 12, "%llu lines are not shown", &count) == 1 ? count : 0;
+        }
     }
     assert_true(shown > 100000);
     assert_int_equal(shown + said, LINES);
