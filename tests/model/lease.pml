@@ -347,7 +347,11 @@ proctype Writer()
         d_step {
 #ifndef NO_SWAP
             if
+#ifdef NO_SAME_FRAME
+            :: is_frame(gen[s]) -> g = gen[s]; gen[s] = claimed(g); found = 0
+#else
             :: gen[s] == g -> check_undisturbed(); gen[s] = claimed(g); found = 0
+#endif
             :: else -> found = 1 /* another thread was faster */
             fi
 #else

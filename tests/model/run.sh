@@ -3,7 +3,7 @@
 # rule taken out (its error must be found, and be the expected one). One line each, then the sums.
 #
 # Usage: run.sh [--full] [PATTERN]
-#   --full    also the larger configurations (about 20 minutes, 8 GiB)
+#   --full    also the larger configurations (about half an hour, 12 GiB)
 #   PATTERN   only the lines whose title matches this extended regular expression
 # Needs spin and a C compiler. JOBS sets how many searches run side by side (default: the cores).
 set -u
@@ -42,10 +42,10 @@ set -m
 
 # What the user of a broken protocol would meet, and the assertions that say so.
 declare -A sign=(
-    [torn]='true_lease\[|true_stream\[|true_frame\[s\]==|true_writer|true_read'
+    [torn]='true_lease\[|true_stream\[|true_frame\[s\]==|true_writer|first=='
     [stale]='gen\[s\]!='
-    [lost]='true_got|cursor\[r\]>=|cursor\[r\]!=after'
-    [newest]='<head'
+    [lost]='true_got|cursor\[r\]>=|cursor\[r\]!=after|g<=\(|true_start|taken\[|cursor==head'
+    [newest]='true_frame\[s\]<head'
     [leaked]='entry\[i\]==0'
     [disturbed]='true_before'
     [unbounded]='waits<='
@@ -60,11 +60,12 @@ declare -A sign=(
 search() {
     local dir=$1 kind=$2 title=$3 wanted=$4 file=$5
     shift 5
-    local limit=2048
-    [ "$full" = 1 ] && limit=8192
+    local limit=2048 optimize=-O2
+    [ "$full" = 1 ] && limit=12288
+    [ "$kind" = caught ] && optimize=-O0 # found soon: compiling takes longer than searching
     cd "$dir" || exit 1
     if ! { spin "$@" -a "$here/$file" &&
-        "$cc" -O2 -w -DSAFETY -DCOLLAPSE -DMEMLIM=$limit -o pan pan.c; } >build 2>&1; then
+        "$cc" $optimize -w -DSAFETY -DCOLLAPSE -DMEMLIM=$limit -o pan pan.c; } >build 2>&1; then
         { echo "FAIL $title: does not build"; sed 's/^/     /' build; } >line
         touch bad
         return
@@ -157,9 +158,9 @@ ok "lease: every, two threads of one reader" lease.pml -DEVERY=1 -DTHREADS=2 $al
 ok "lease: leased slots are left alone" lease.pml -DDISTURB $one
 ok "lease: by-handle reads wait once at most" lease.pml -DBOUNDED $one
 ok "lease: clearing the entry while waiting is safe" lease.pml -DCLEAR_WHILE_WAITING $one
-ok "lease: a reader dies" lease.pml -DDEATHS=1
-ok "lease: the owner dies" lease.pml -DDEATHS=4
-ok "lease: an every-reader dies" lease.pml -DEVERY=1 -DDEATHS=1 $one
+ok "lease: a reader dies" lease.pml -DDEATHS=1 $one
+ok "lease: several holds, everyone may die" lease.pml -DDEATHS=3 $alone -DWRITES=4
+ok "lease: every, everyone may die" lease.pml -DEVERY=1 -DDEATHS=3 $alone -DWRITES=4
 ok "lease: release by a stream" lease.pml -DSTREAM=1 $alone -DWRITES=4
 ok "lease: release by a stream, everyone may die" lease.pml -DSTREAM=1 $alone -DDEATHS=3
 ok "lease: scanning only used entries" lease.pml -DFAR $alone -DWRITES=4
@@ -168,15 +169,47 @@ ok "lease: two writing threads, 3 slots" lease.pml $threads -DCANCEL
 ok "lease: two writing threads, 3 slots, every" lease.pml $threads -DEVERY=1 -DCANCEL
 ok "lease: two writing threads, the owner dies" lease.pml $threads -DSLOTS=2 -DDEATHS=2
 ok "lease: two writing threads, waits are bounded" lease.pml $threads -DSLOTS=2 -DBOUNDED
+more "lease: several holds, a reader dies" lease.pml -DDEATHS=1
+more "lease: the owner dies" lease.pml -DDEATHS=4 $one
+more "lease: several holds, the owner dies" lease.pml -DDEATHS=4
 more "lease: latest, 2 slots, 4 writes" lease.pml -DWRITES=4
 more "lease: latest, 2 slots, release by a stream" lease.pml -DSTREAM=1
 more "lease: latest, 2 slots, stream, a reader dies" lease.pml -DSTREAM=1 -DDEATHS=1
 more "lease: latest, 3 slots, several holds" lease.pml -DSLOTS=3 -DWRITES=4
 more "lease: latest, everyone may die" lease.pml $one -DDEATHS=7
 more "lease: latest, three readers" lease.pml $one -DHOLDS2=1
-more "lease: every, everyone may die" lease.pml $one -DEVERY=1 -DDEATHS=7
+more "lease: every, two readers, everyone may die" lease.pml $one -DEVERY=1 -DDEATHS=7
 more "lease: two writing threads, 4 writes" lease.pml $threads -DWRITES=4
 more "lease: two writing threads, every, 5 writes" lease.pml $threads -DEVERY=1 -DWRITES=5
+
+single="-DREADERS=1"
+joining="-DREADERS=1 -DEVERY=1 -DWRITERS=2 -DSLOTS=3 -DWRITES=4 -DSTARTED"
+waited="-DREADERS=1 -DEVERY=1 -DWAIT_READERS=1"
+
+ok "page: two readers join and leave, 1 slot" page.pml -DSLOTS=1 -DWRITES=2
+ok "page: a reader joins, leaves, dies" page.pml $single -DDEATHS -DWRITES=4
+ok "page: 1 slot" page.pml $single -DSLOTS=1 -DWRITES=4
+ok "page: every, a reader joins, dies" page.pml $single -DEVERY=1 -DDEATHS -DWRITES=4
+ok "page: every, 1 slot" page.pml $single -DEVERY=1 -DSLOTS=1 -DWRITES=4
+ok "page: every, two writing threads" page.pml $joining
+ok "page: every, the first loan waits for a reader" page.pml -DEVERY=1 -DWAIT_READERS=1
+more "page: two readers join and leave" page.pml
+more "page: two readers join and leave, one dies" page.pml -DDEATHS
+more "page: every, one of two readers" page.pml -DEVERY=1
+more "page: every, both readers" page.pml -DEVERY=3
+more "page: every, two writing threads from the start" page.pml ${joining%-DSTARTED}
+
+ok "order: lease" order.pml
+ok "order: copy without a lease" order.pml -DRAW
+
+ok "doorbell: the owner publishes" doorbell.pml
+ok "doorbell: the owner publishes or dies" doorbell.pml -DDEATH
+ok "doorbell: two threads wait for a slot" doorbell.pml -DWAIT_SLOT
+ok "doorbell: a thread waits for a slot, readers die" doorbell.pml -DWAIT_SLOT -DDEATH -DONE_THREAD
+ok "doorbell: a thread waits, another gives up" doorbell.pml -DWAIT_SLOT -DTHIRD -DONE_THREAD
+ok "doorbell: a thread waits, a stream releases" doorbell.pml -DWAIT_SLOT -DSTREAM -DONE_THREAD
+more "doorbell: two threads wait, a third gives up" doorbell.pml -DWAIT_SLOT -DTHIRD
+more "doorbell: two threads wait, readers die" doorbell.pml -DWAIT_SLOT -DDEATH
 
 caught "without the first scan" disturbed lease.pml -DNO_PRESCAN -DDISTURB $one
 caught "without the claimed mark" torn lease.pml -DNO_CLAIM $one
@@ -205,9 +238,57 @@ caught "without reusing entries only at 0" torn lease.pml -DNO_ENTRY_ZERO -DSTRE
 caught "without the stream clearing its entry" torn lease.pml -DNO_STREAM_CLEARS -DSTREAM=1
 caught "without waiting for a dead reader's stream" torn lease.pml -DNO_STREAM_OUTLIVES -DSTREAM=1 -DDEATHS=1
 caught "without compare-and-swap between writers" torn lease.pml -DNO_SWAP $threads
+caught "without claiming just the frame that was judged" newest lease.pml -DNO_SAME_FRAME $threads
 caught "without sparing what waits for its turn" newest lease.pml -DNO_BELOW_HEAD -DWRITES=4 $threads
 caught "without turns at the head" lost lease.pml -DNO_TURNS -DEVERY=1 $threads
 caught "without numbering at publish" hidden lease.pml -DNO_NUMBER_AT_PUBLISH -DEVERY=1 -DCANCEL $threads
+
+caught "without linking before the answer" torn page.pml -DNO_LINK_FIRST $single
+caught "without loading the list again for the second scan" torn page.pml -DNO_RELOAD_LIST $single
+caught "without waiting for walkers before unmapping" unmapped page.pml -DNO_WAIT_FOR_WALKERS $single
+caught "without counting walkers before the list is loaded" unmapped page.pml -DNO_WALK_COUNT_FIRST $single
+caught "without looking at cursors again" lost page.pml -DNO_CURSOR_RESCAN $joining
+caught "without counting claimed frames in a walk" lost page.pml -DNO_COUNT_CLAIMED $joining
+caught "without waiting for the readers waited for" lost page.pml -DNO_WAIT_READERS $waited
+caught "without a cursor before the link" lost page.pml -DNO_CURSOR_BEFORE_LINK $waited
+
+caught "without a full fence after the mark" torn order.pml -DNO_MARK_FENCE
+caught "without a full fence after the entry" torn order.pml -DNO_ENTRY_FENCE
+caught "without a store fence before the generation" torn order.pml -DNO_STORE_FENCE
+caught "without reading the generation before the payload" torn order.pml -DNO_READ_ORDER
+caught "copy: without a full fence before the payload" torn order.pml -DRAW -DNO_MARK_FENCE
+caught "copy: without a store fence before the generation" torn order.pml -DRAW -DNO_STORE_FENCE
+caught "copy: without reading the generation before the payload" torn order.pml -DRAW -DNO_READ_ORDER
+caught "copy: without reading the generation after the payload" torn order.pml -DRAW -DNO_READ_FENCE
+
+slot="-DWAIT_SLOT -DONE_THREAD"
+caught "publish: without a full fence before the flags" stuck doorbell.pml -DNO_PUBLISH_FENCE
+caught "publish: without the fence before the list" stuck doorbell.pml -DNO_FENCE_BEFORE_LIST
+caught "publish: without a full fence after arming" stuck doorbell.pml -DNO_ARM_FENCE
+caught "publish: without a last look" stuck doorbell.pml -DNO_LOOK_AGAIN
+caught "publish: without reading the bell before the look" stuck doorbell.pml -DNO_BELL_FIRST
+caught "publish: without counting the bell up" stuck doorbell.pml -DNO_BELL_COUNT
+caught "publish: without waking every thread" stuck doorbell.pml -DNO_WAKE_ALL
+caught "publish: without leaving the flag to the ringer" stuck doorbell.pml -DNO_RINGER_CLEARS
+caught "publish: without clearing before ringing" stuck doorbell.pml -DNO_CLEAR_BEFORE_RING
+caught "publish: without a ring for deaths" stuck doorbell.pml -DNO_DEATH_RING -DDEATH
+caught "publish: without the news before the bell" stuck doorbell.pml -DNO_NEWS_FIRST -DDEATH
+caught "publish: without asking for the end before the look" lost doorbell.pml -DNO_CLOSED_FIRST -DDEATH
+caught "slot: without a full fence after release" stuck doorbell.pml -DNO_RELEASE_FENCE $slot
+caught "slot: without a full fence after raising the cursor" stuck doorbell.pml -DNO_TAKE_FENCE $slot
+caught "slot: without a full fence after the waiting flags" stuck doorbell.pml -DNO_WAIT_FENCE $slot
+caught "slot: without reading the bell before the look" stuck doorbell.pml -DNO_BELL_FIRST $slot
+caught "slot: without a ring when the cursor is raised" stuck doorbell.pml -DNO_RING_ON_TAKE $slot
+caught "slot: without a ring after a failed lease" stuck doorbell.pml -DNO_RING_ON_CLEAR $slot
+caught "slot: without a ring for a new reader" stuck doorbell.pml -DNO_JOIN_RING $slot
+caught "slot: without the flag in a new reader's page" stuck doorbell.pml -DNO_JOIN_FLAG $slot
+caught "slot: without a ring for deaths" stuck doorbell.pml -DNO_DEATH_RING -DDEATH $slot
+caught "slot: without a ring when a slot is given up" stuck doorbell.pml -DNO_RING_ON_GIVE_UP -DTHIRD $slot
+caught "slot: without a full fence when a slot is given up" stuck doorbell.pml -DNO_GIVE_UP_FENCE -DTHIRD $slot
+caught "slot: without slices when a stream releases" stuck doorbell.pml -DNO_SLICES -DSTREAM $slot
+caught "slot: without waking every thread" stuck doorbell.pml -DNO_WAKE_ALL -DWAIT_SLOT
+caught "slot: without raising flags again" stuck doorbell.pml -DNO_RAISE_AGAIN -DWAIT_SLOT
+caught "slot: without a ring after raising flags again" stuck doorbell.pml -DNO_RING_AGAIN -DWAIT_SLOT
 
 while [ "${#running[@]}" -gt 0 ]; do
     wait -n "${running[@]}" 2>/dev/null
