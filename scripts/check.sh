@@ -3,7 +3,7 @@
 # "N passed, N failed, N skipped" over all of them.
 #
 # Usage: check.sh STAGE...
-#   plain  build, then everything: units, processes, command line, corpora of the fuzz targets
+#   plain  build, then units, processes, command line, corpora of the fuzz targets
 #   model  the lease protocol and its wake-ups, model-checked
 #   asan   a build with AddressSanitizer and UBSan: units, processes, corpora
 #   tsan   a build with ThreadSanitizer: the tests of races on one mapping
@@ -69,27 +69,31 @@ run_tests() { # run_tests STAGE FOLDER CTEST-ARGUMENT...
 
 stage_plain() {
     # With an option the folder is configured again: what was missing before may be there now.
-    build plain "$plain" -DTB_BUILD_TESTS=ON && run_tests plain "$plain"
+    build plain "$plain" -DTB_BUILD_TESTS=ON && run_tests plain "$plain" -E '^cli_test_model$'
+}
+
+# The script's own lines are the tests: "ok ..." and "FAIL ...", then "N passed, N failed".
+count_model() { # count_model STATUS LOG
+    local sums line
+    sums=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$2" | tail -n 1)
+    if [ -z "$sums" ]; then
+        note_failure "model: no result"
+        return
+    fi
+    passed=$((passed + ${sums% *}))
+    while IFS= read -r line; do
+        note_failure "model: ${line#FAIL }"
+    done < <(grep '^FAIL ' "$2")
+    if [ "$1" -ne 0 ] && [ "${sums#* }" -eq 0 ]; then
+        note_failure "model: $(tail -n 1 "$2")"
+    fi
 }
 
 stage_model() {
-    local log sums
+    local log
     log=$(mktemp) || return
-    # Whatever it says, it must end with its sums and a status that fits them.
-    if JOBS=$jobs tests/model/run.sh "$@" 2>&1 | tee "$log"; then :; fi
-    local status=${PIPESTATUS[0]}
-    sums=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)
-    if [ -z "$sums" ]; then
-        note_failure "model: no result"
-    else
-        passed=$((passed + ${sums% *}))
-        while IFS= read -r line; do
-            note_failure "model: ${line#FAIL }"
-        done < <(grep '^FAIL ' "$log")
-        if [ "$status" -ne 0 ] && [ "${sums#* }" -eq 0 ]; then
-            note_failure "model: status $status"
-        fi
-    fi
+    JOBS=$jobs tests/cli/test_model.sh 2>&1 | tee "$log"
+    count_model "${PIPESTATUS[0]}" "$log"
     rm -f "$log"
 }
 
@@ -107,9 +111,13 @@ stage_tsan() {
 }
 
 stage_soak() {
+    local log
     export TB_TEST_FULL=1
     build soak "$plain" -DTB_BUILD_TESTS=ON && run_tests soak "$plain" -L 'unit|proc'
-    stage_model --full
+    log=$(mktemp) || return
+    JOBS=$jobs tests/model/run.sh --full 2>&1 | tee "$log"
+    count_model "${PIPESTATUS[0]}" "$log"
+    rm -f "$log"
 }
 
 for stage in "$@"; do
