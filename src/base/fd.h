@@ -2,10 +2,16 @@
 #ifndef TB_BASE_FD_H
 #define TB_BASE_FD_H
 
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
+
+/* Linux 5.1; older headers lack it. */
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 /* Close *fd unless it is -1, and set it to -1. errno is kept. */
 void tb__fd_close(int *fd);

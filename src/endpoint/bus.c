@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "endpoint/service.h"
 
 #define DEFAULT_CONNECTIONS 1024
@@ -124,14 +125,7 @@ static void destroy_layers(tb_bus *bus)
 
 static tb_status read_options(tb_bus *bus, const tb_bus_options *given, tb_bus_options *options)
 {
-    *options = (tb_bus_options){.size = sizeof *options};
-    if (given != NULL) {
-        if (given->size < sizeof(size_t) || given->size > sizeof *options) {
-            return TB__FAIL(TB_E_INVALID, "tb_bus_options.size is %zu, at most %zu are known",
-                            given->size, sizeof *options);
-        }
-        memcpy(options, given, given->size);
-    }
+    TB__OPTIONS(tb_bus_options, given, options);
     if (options->name != NULL) {
         TB__TRY(tb__name_check("bus", options->name));
         tb__name_copy(bus->name, options->name);
@@ -186,14 +180,16 @@ static void bus_destroy(tb_bus *bus)
     free(bus);
 }
 
-/* The flow's directory may vanish between opening and locking it: its runner has just ended. */
+/* The flow's directory may vanish before it is locked: its runner has just ended. */
 static tb_status publish(tb_bus *bus, const tb_bus_options *options)
 {
     for (int attempt = 0;; attempt++) {
-        TB__TRY(tb__directory_open(&bus->directory, options->directory, options->flow,
-                                   options->allow_gid));
-        tb_status status = tb__directory_publish(&bus->directory, bus->id, bus->name,
-                                                 options->allow_gid, &bus->listen_fd);
+        tb_status status = tb__directory_open(&bus->directory, options->directory, options->flow,
+                                              options->allow_gid);
+        if (status == TB_OK) {
+            status = tb__directory_publish(&bus->directory, bus->id, bus->name, options->allow_gid,
+                                           &bus->listen_fd);
+        }
         if (status != TB_E_NOT_FOUND || attempt == 10) {
             return status;
         }

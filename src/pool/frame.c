@@ -67,8 +67,7 @@ tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
     const tb_reader *reader = frame->reader;
     TB__TRY(tb__bus_check(reader->bus));
     const struct tb__record_shm *record = &reader->segment.records[frame->slot];
-    tb_frame_info info = {.size = out->size,
-                          .sequence = frame->generation >> 1,
+    tb_frame_info info = {.sequence = frame->generation >> 1,
                           .generation = frame->generation,
                           .stamp_ns = tb__a64_load_relaxed(&record->stamp_ns),
                           .missed = frame->missed,
@@ -81,12 +80,7 @@ tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
     memcpy(info.handle.pool_uid, reader->uid, sizeof info.handle.pool_uid);
     tb__name_copy(info.producer, tb__lifeline_peer_name(reader->line));
     tb__name_copy(info.pool, reader->name);
-    if (out->size < sizeof(size_t) || out->size > sizeof info) {
-        return TB__FAIL(TB_E_INVALID, "tb_frame_info.size is %zu: set it to sizeof(tb_frame_info)",
-                        out->size);
-    }
-    memcpy(out, &info, out->size);
-    return TB_OK;
+    return TB__INFO(tb_frame_info, out, &info);
 }
 
 tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)

@@ -25,29 +25,6 @@ uint32_t tb__thread_id(void)
     return id;
 }
 
-tb_status tb__options_read(const char *type, const void *given, size_t given_size, void *out,
-                           size_t out_size)
-{
-    memset(out, 0, out_size);
-    if (given == NULL) {
-        return TB_OK;
-    }
-    if (given_size < sizeof(size_t)) {
-        return TB__FAIL(TB_E_INVALID, "%s.size is %zu: set it to sizeof(%s)", type, given_size,
-                        type);
-    }
-    /* A newer program may know more fields than this library: they must be zero. */
-    for (size_t i = out_size; i < given_size; i++) {
-        if (((const uint8_t *)given)[i] != 0) {
-            return TB__FAIL(TB_E_UNSUPPORTED,
-                            "%s has a field at byte %zu that this library (%s) does not know", type,
-                            i, tb_version());
-        }
-    }
-    memcpy(out, given, given_size < out_size ? given_size : out_size);
-    return TB_OK;
-}
-
 /* ---- finding ---- */
 
 static tb_pool *find_pool(struct tb__pool_layer *layer, const struct tb__pool_open_wire *wire)

@@ -17,10 +17,6 @@
 #include "pool/state.h"
 #include "segment/dora_name.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 #define ALLOCATE_BYTES (UINT64_C(1) << 20)
 
 /* ---- what is left ---- */

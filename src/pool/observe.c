@@ -10,10 +10,6 @@
 #include "base/clock.h"
 #include "pool/state.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 #define ANSWER_PATIENCE_NS INT64_C(5000000000)
 
 struct tb__observer {

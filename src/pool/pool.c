@@ -258,7 +258,6 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
     TB__TRY(tb__bus_check(pool->bus));
     const struct tb__counters_shm *counters = pool->segment.counters;
     tb_pool_stats stats = {
-        .size = out->size,
         .frames = tb__a64_load_relaxed(&counters->frames),
         .bytes = tb__a64_load_relaxed(&counters->bytes),
         .copies = tb__a64_load_relaxed(&counters->copies),
@@ -286,10 +285,5 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
         }
     }
     tb__pages_leave(pool);
-    if (out->size < sizeof(size_t) || out->size > sizeof stats) {
-        return TB__FAIL(TB_E_INVALID, "tb_pool_stats.size is %zu: set it to sizeof(tb_pool_stats)",
-                        out->size);
-    }
-    memcpy(out, &stats, out->size);
-    return TB_OK;
+    return TB__INFO(tb_pool_stats, out, &stats);
 }

@@ -14,10 +14,6 @@
 #include "base/log.h"
 #include "pool/state.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 /* A live owner answers in microseconds. */
 #define ANSWER_PATIENCE_NS INT64_C(10000000000)
 #define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
@@ -413,7 +409,6 @@ tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
     TB__TRY(tb__bus_check(reader->bus));
     struct tb__page_shm *page = reader->page.shm;
     tb_reader_stats stats = {
-        .size = out->size,
         .frames = tb__a64_load_relaxed(&page->frames),
         .missed = tb__a64_load_relaxed(&page->missed),
         .stale = tb__a64_load_relaxed(&page->stale),
@@ -425,11 +420,5 @@ tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
         /* Pairs with the release of the frame: who sees none held may close the reader. */
         stats.held += tb__a32_load_acquire(&reader->frames[i].busy);
     }
-    if (out->size < sizeof(size_t) || out->size > sizeof stats) {
-        return TB__FAIL(TB_E_INVALID,
-                        "tb_reader_stats.size is %zu: set it to sizeof(tb_reader_stats)",
-                        out->size);
-    }
-    memcpy(out, &stats, out->size);
-    return TB_OK;
+    return TB__INFO(tb_reader_stats, out, &stats);
 }

@@ -7,6 +7,7 @@
 #include <tensorbus/pool.h>
 #include <tensorbus/reader.h>
 
+#include "base/options.h"
 #include "endpoint/bus.h"
 #include "segment/lease.h"
 #include "segment/slot.h"
@@ -214,14 +215,5 @@ void tb__reader_ring_owner(tb_reader *reader);
 tb_status tb__frame_fill(tb_frame *frame);
 tb_frame *tb__frame_reserve(tb_reader *reader);
 void tb__frame_unreserve(tb_frame *frame);
-
-/* Options structs that grew: copy what the caller knows, zero the rest. */
-tb_status tb__options_read(const char *type, const void *given, size_t given_size, void *out,
-                           size_t out_size);
-#define TB__OPTIONS(type, given, out)                                                              \
-    do {                                                                                           \
-        TB__TRY(tb__options_read(#type, (given), (given) != NULL ? (given)->size : sizeof(type),   \
-                                 (out), sizeof(type)));                                            \
-    } while (0)
 
 #endif

@@ -7,10 +7,6 @@
 
 #include "base/fd.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 /* Reserve two pages: private memory in front, the shared page behind it. */
 static tb_status map_behind_private(struct tb__page_map *map, uint32_t shift, int borrow_fd)
 {

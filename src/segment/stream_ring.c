@@ -12,10 +12,6 @@
 
 #include "base/fd.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 #define PAGE 4096
 #define SLOT_MAX (TB__INLINE_MAX + PAGE) /* an inline value, its head and some metadata */
 #define SLOT_MIN 1024
