@@ -29,7 +29,9 @@
 static void forget_fd(tb_bus *bus, int fd)
 {
     bus->accepting_fd = bus->accepting_fd == fd ? -1 : bus->accepting_fd;
-    bus->connecting_fd = bus->connecting_fd == fd ? -1 : bus->connecting_fd;
+    for (struct tb__attempt *at = bus->attempts; at != NULL; at = at->next) {
+        at->fd = at->fd == fd ? -1 : at->fd;
+    }
 }
 
 tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line)
@@ -249,8 +251,10 @@ static tb_status dispatch(tb_bus *bus, struct tb__lifeline *line, struct tb__msg
         return TB_OK;
     }
     struct tb__handler_entry *entry = &bus->handlers[msg->type];
-    if (entry->handler != NULL) {
-        entry->handler(entry->context, line, msg);
+    /* Pairs with the release store in tb__bus_handle(): the context is there with the handler. */
+    tb__handler *handler = __atomic_load_n(&entry->handler, __ATOMIC_ACQUIRE);
+    if (handler != NULL) {
+        handler(entry->context, line, msg);
         return TB_OK;
     }
     if (msg->request != 0) {

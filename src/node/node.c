@@ -96,6 +96,11 @@ static tb_status connect_runner(tb_node *node)
     if (tb__lifeline_is_dead(runner)) {
         atomic_store(&node->stop, 1); /* its hang-up came before it was ours */
     }
+    /* Before anything is waited for: only who has reported is told STOP and who has ended. */
+    tb_status told = tb__lifeline_send(runner, TB__MSG_NODE_READY, NULL, 0);
+    if (told < 0) {
+        tb_log_warn("node `%s`: %s", node->config.node, tb_last_error_text());
+    }
     return TB_OK;
 }
 
@@ -152,12 +157,6 @@ static tb_status open_parts(tb_node *node)
         if (input->config->period_ns > 0) {
             tb__timer_start(&input->timer, input->config->period_ns, input->config->queue_size,
                             now_ns);
-        }
-    }
-    if (node->runner != NULL) {
-        tb_status told = tb__lifeline_send(node->runner, TB__MSG_NODE_READY, NULL, 0);
-        if (told < 0) {
-            tb_log_warn("node `%s`: %s", node->config.node, tb_last_error_text());
         }
     }
     return TB_OK;

@@ -11,7 +11,6 @@
 /* An owner that decides about a frame does so in nanoseconds, when it runs. Who asks for the next
  * frame asks again; who asks for one by its handle is told that it is gone. */
 #define CLAIM_PATIENCE_NS INT64_C(20000000)
-#define HANDLE_PATIENCE_NS INT64_C(500000000)
 
 /* ---- frames of a reader ---- */
 
@@ -63,36 +62,38 @@ static void yield_or_sleep(unsigned spins)
     }
 }
 
-/* Lease g in slot s for a reserved frame. Waits out a claimed mark: the owner decides within its
- * next instructions, or is dead, or is not running right now. CLAIMED when it has not decided for
- * `patience_ns`: it is stopped, or means no good. */
-static enum tb__lease_result lease(tb_frame *frame, uint32_t slot, uint64_t g, int64_t patience_ns)
+/* Lease g in slot s for a reserved frame. Waits out a claimed mark with the entry in place: the
+ * owner decides within its next instructions, or is dead, or is not running right now. CLAIMED when
+ * it has not decided for `patience_ns`: it is stopped, or means no good. Unless HELD, the entry
+ * reads 0 again.
+ */
+enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g,
+                                      int64_t patience_ns)
 {
     tb_reader *reader = frame->reader;
     const struct tb__a64 *gen = &reader->segment.gens[slot];
     struct tb__a64 *entry = tb__page_entry(reader->page.shm, frame->index);
-    int owner_gone = 0;
+    enum tb__lease_result result = tb__lease_try(gen, entry, g);
     int64_t until_ns = 0;
-    for (unsigned spins = 0;; spins++) {
-        enum tb__lease_result result = tb__lease_try(gen, entry, g, owner_gone);
-        if (result != TB__LEASE_CLAIMED) {
-            if (result == TB__LEASE_STALE) {
-                tb__reader_ring_owner(reader);
-            }
-            return result;
-        }
+    for (unsigned spins = 0; result == TB__LEASE_CLAIMED; spins++) {
+        int owner_gone = 0;
         if (spins < 200) {
             tb__pause();
-            continue;
+        } else {
+            int64_t now_ns = tb__now_ns();
+            until_ns = until_ns != 0 ? until_ns : now_ns + patience_ns;
+            if (now_ns >= until_ns) {
+                break;
+            }
+            owner_gone = tb__reader_owner_gone(reader);
+            yield_or_sleep(spins);
         }
-        int64_t now_ns = tb__now_ns();
-        until_ns = until_ns != 0 ? until_ns : now_ns + patience_ns;
-        if (now_ns >= until_ns) {
-            return result;
-        }
-        owner_gone = tb__reader_owner_gone(reader);
-        yield_or_sleep(spins);
+        result = tb__lease_look(gen, g, owner_gone);
     }
+    if (result != TB__LEASE_HELD) {
+        drop_lease(frame); /* the owner may have seen the entry and gone to sleep over it */
+    }
+    return result;
 }
 
 /* ---- choosing ---- */
@@ -149,7 +150,7 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
         uint32_t slot = 0;
         uint64_t g = choose(reader, cursor, head, newest, &slot);
         enum tb__lease_result leased =
-            g != 0 ? lease(frame, slot, g, CLAIM_PATIENCE_NS) : TB__LEASE_STALE;
+            g != 0 ? tb__frame_lease(frame, slot, g, CLAIM_PATIENCE_NS) : TB__LEASE_STALE;
         if (leased == TB__LEASE_CLAIMED) {
             break; /* the owner stands still */
         }
@@ -184,11 +185,14 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 
 /* ---- waiting ---- */
 
-/* Whether a look would find something else than "nothing new". */
-static int worth_looking(tb_reader *reader)
+/* Whether a look would find something else than "nothing new". A head without a frame does not
+ * count: the only slot is being written, and who publishes it will ring. */
+static int worth_looking(const tb_reader *reader, int newest)
 {
-    return tb__a64_load_acquire(reader->segment.head) !=
-               tb__a64_load_relaxed(&reader->page.shm->taken) ||
+    uint64_t taken = tb__a64_load_relaxed(&reader->page.shm->taken);
+    uint64_t head = tb__a64_load_acquire(reader->segment.head);
+    uint32_t slot;
+    return (head != taken && choose(reader, taken, head, newest, &slot) != 0) ||
            tb__a32_load_acquire(&reader->page.shm->state) != TB__PAGE_OPEN ||
            tb__lifeline_is_dead(reader->line);
 }
@@ -215,7 +219,7 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
     return 0;
 }
 
-static void sleep_for_news(tb_reader *reader, int64_t deadline_ns)
+static void sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
 {
     struct tb__page_shm *page = reader->page.shm;
     uint32_t seen = tb__bus_bell(reader->bus);
@@ -223,7 +227,7 @@ static void sleep_for_news(tb_reader *reader, int64_t deadline_ns)
     /* Full fence between arming and the last look; pairs with the publisher's. */
     tb__fence_full();
     uint32_t life = tb__a32_load_relaxed(&page->owner_life);
-    if (!worth_looking(reader) && !tb__life_died(life)) {
+    if (!worth_looking(reader, newest) && !tb__life_died(life)) {
         struct tb__life_watch watch = {&page->owner_life, life};
         tb__a64_add_relaxed(&page->waits, 1);
         tb__bus_sleep(reader->bus, seen, &watch, 1, deadline_ns);
@@ -232,14 +236,19 @@ static void sleep_for_news(tb_reader *reader, int64_t deadline_ns)
 
 /* Before a poll reports "nothing": empty the wake-up descriptor and arm it again. Returns 1 when
  * something came meanwhile. */
-static int rearm_poke(tb_reader *reader)
+static int rearm_poke(tb_reader *reader, int newest)
 {
+    /* Pairs with the release store of the thread that made it. */
+    int fd = __atomic_load_n(&reader->poke_fd, __ATOMIC_ACQUIRE);
     char scrap[64];
-    while (recv(reader->poke_fd, scrap, sizeof scrap, MSG_DONTWAIT) > 0) {
+    if (fd < 0) {
+        return 0;
+    }
+    while (recv(fd, scrap, sizeof scrap, MSG_DONTWAIT) > 0) {
     }
     atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
     tb__fence_full();
-    return worth_looking(reader);
+    return worth_looking(reader, newest);
 }
 
 static int is_freed(const tb_reader *reader)
@@ -252,7 +261,7 @@ static int is_freed(const tb_reader *reader)
 static tb_status poll_again(tb_reader *reader, int newest, tb_frame **out)
 {
     tb_status ended = tb__reader_ended(reader);
-    int news = ended != TB_OK || (reader->poke_fd >= 0 && rearm_poke(reader));
+    int news = ended != TB_OK || rearm_poke(reader, newest);
     if (__builtin_expect(!news, 1)) {
         return TB_AGAIN;
     }
@@ -270,7 +279,7 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
                 spin_end = 0;
             }
         } else {
-            sleep_for_news(reader, deadline);
+            sleep_for_news(reader, newest, deadline);
         }
         tb_status status =
             is_freed(reader) ? tb__reader_ended(reader) : try_take(reader, newest, out);
@@ -335,7 +344,8 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
     if (frame == NULL) {
         return fail_busy(reader);
     }
-    if (lease(frame, handle->slot, handle->generation, HANDLE_PATIENCE_NS) != TB__LEASE_HELD) {
+    if (tb__frame_lease(frame, handle->slot, handle->generation, TB__HANDLE_PATIENCE_NS) !=
+        TB__LEASE_HELD) {
         tb__frame_unreserve(frame);
         tb__a64_add_relaxed(&reader->page.shm->stale, 1);
         return TB__FAIL(TB_E_STALE, "frame %llu of pool `%s/%s` was overwritten",

@@ -60,15 +60,37 @@ static int somebody_missed(const struct tb__page_set *set, uint64_t g)
     return 0;
 }
 
+/* Whether a writer has the slot. Who passes it over says so, so that a writer that gives the slot
+ * up wakes it. */
+static int is_taken(tb_pool *pool, uint32_t slot)
+{
+    if (!tb__a32_load_relaxed(&pool->loans[slot].active)) {
+        return 0;
+    }
+    /* seq_cst: say so before looking again; pairs with give_up(). */
+    tb__a32_store_seq(&pool->contended, 1);
+    return tb__a32_load_seq(&pool->loans[slot].active) != 0;
+}
+
+static void give_up(tb_pool *pool, uint32_t slot)
+{
+    tb__a32_store_seq(&pool->loans[slot].active, 0);
+    if (tb__a32_exchange(&pool->contended, 0) != 0 && atomic_load(&pool->waiters) != 0) {
+        tb__bus_ring_self(pool->bus);
+    }
+}
+
 /* The oldest slot that is idle, not tried yet, and not the newest unless the policy allows; -1:
- * none. */
-static int pick(tb_pool *pool, const struct tb__page_set *set, uint64_t head, const uint64_t *tried)
+ * none. *out_g is the generation that was judged. */
+static int pick(tb_pool *pool, const struct tb__page_set *set, const uint64_t *tried,
+                uint64_t *out_g)
 {
     int best = -1;
     uint64_t best_age = 0;
+    uint64_t head = tb__a64_load_acquire(pool->segment.head);
     int newest_ok = pool->slots == 1 || (pool->every && set != NULL && set->every_count > 0);
     for (uint32_t s = 0; s < pool->slots; s++) {
-        if ((tried[s / 64] >> (s % 64) & 1) != 0 || tb__a32_load_relaxed(&pool->loans[s].active)) {
+        if ((tried[s / 64] >> (s % 64) & 1) != 0 || is_taken(pool, s)) {
             continue;
         }
         uint64_t g = tb__a64_load_relaxed(&pool->segment.gens[s]);
@@ -83,16 +105,26 @@ static int pick(tb_pool *pool, const struct tb__page_set *set, uint64_t head, co
         if (best < 0 || age > best_age) {
             best = (int)s;
             best_age = age;
+            *out_g = g;
         }
     }
     return best;
 }
 
-/* The protocol of lease.h for one slot, which this thread has made its own among writers. */
-static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slot, uint64_t head)
+/* Whether the policy and the leases let frame g go. */
+static int may_go(const tb_pool *pool, const struct tb__page_set *set, uint64_t g)
+{
+    return !(pool->every && !everybody_took(set, g)) && !anybody_holds(set, g);
+}
+
+/* The protocol of lease.h for one slot, which this thread has made its own among writers and whose
+ * generation g it has judged. */
+static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slot, uint64_t g)
 {
     struct tb__a64 *gen = &pool->segment.gens[slot];
-    uint64_t g = tb__a64_load_relaxed(gen);
+    if (tb__a64_load_relaxed(gen) != g) {
+        return 0; /* another writer used it meanwhile: it may be the newest now */
+    }
     if (tb__gen_is_frame(g)) {
         if (pool->every && !everybody_took(set, g)) {
             return 0;
@@ -100,10 +132,13 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
         if (tb__a64_load_relaxed(&pool->found_held[slot]) == g && anybody_holds(set, g)) {
             return 0; /* a leased slot is left alone: its readers are not disturbed */
         }
-        /* seq_cst: mark before looking again; pairs with the reader's entry and second look. */
+        /* seq_cst: mark before looking; pairs with the reader's entry and second look. */
         tb__a64_store_seq(gen, tb__gen_claimed(g));
         tb__fence_full();
-        if (anybody_holds(set, g)) {
+        /* The list again: a reader that joined since may have leased g before the mark, or wants
+         * it. */
+        set = atomic_load(&pool->pages);
+        if (!may_go(pool, set, g)) {
             tb__a64_store_seq(gen, g);
             tb__a64_store_relaxed(&pool->found_held[slot], g);
             return 0;
@@ -112,7 +147,7 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
             tb__a64_add_relaxed(&pool->segment.counters->overwrites, 1);
         }
     }
-    tb__a64_store_relaxed(gen, tb__gen_writing(head));
+    tb__a64_store_relaxed(gen, tb__gen_writing(tb__a64_load_relaxed(pool->segment.head)));
     /* The payload is touched only after everybody can see that the frame is gone: a seqlock reader
      * relies on it. Pairs with its acquire fence. */
     tb__fence_full();
@@ -127,21 +162,24 @@ static int try_claim(tb_pool *pool, uint32_t *out_slot)
     int ready = tb__a64_load_relaxed(&pool->reserved) != 0 || pool->wait_readers == 0 ||
                 (set != NULL && set->every_count >= pool->wait_readers);
     while (ready && !found) {
-        uint64_t head = tb__a64_load_acquire(pool->segment.head);
-        int slot = pick(pool, set, head, tried);
+        uint64_t g = 0;
+        int slot = pick(pool, set, tried, &g);
         if (slot < 0) {
             break;
         }
-        tried[slot / 64] |= UINT64_C(1) << (slot % 64);
         uint32_t idle = 0;
         if (!tb__a32_cas(&pool->loans[slot].active, &idle, 1)) {
-            continue;
+            continue; /* another writer was faster: look at the slots anew */
         }
-        if (take_away(pool, set, (uint32_t)slot, head)) {
+        if (take_away(pool, set, (uint32_t)slot, g)) {
             *out_slot = (uint32_t)slot;
             found = 1;
         } else {
-            tb__a32_store_release(&pool->loans[slot].active, 0);
+            /* A slot that changed under our eyes is judged anew. */
+            if (tb__a64_load_relaxed(&pool->segment.gens[slot]) == g) {
+                tried[slot / 64] |= UINT64_C(1) << (slot % 64);
+            }
+            give_up(pool, (uint32_t)slot);
         }
     }
     tb__pages_leave(pool);
@@ -181,6 +219,8 @@ void tb__wait_end(tb_pool *pool)
             tb__a32_store_seq(&set->refs[i].shm->waiting, 1);
         }
         tb__pages_leave(pool);
+        /* Whoever gave something back while the flags were down did not ring. */
+        tb__bus_ring_self(pool->bus);
     }
 }
 

@@ -94,8 +94,16 @@ tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
                         "larger max_leases",
                         reader->name, reader->max_leases);
     }
-    /* The frame is leased by `frame`, so this second entry needs no second look. */
-    tb__a64_store_seq(tb__page_entry(reader->page.shm, another->index), frame->generation);
+    /* Held by `frame` all the while, so it cannot be stale. While it is marked claimed this entry
+     * may have been passed by the owner's look already: the hold counts once the mark is gone. */
+    if (tb__frame_lease(another, frame->slot, frame->generation, TB__HANDLE_PATIENCE_NS) !=
+        TB__LEASE_HELD) {
+        tb__frame_unreserve(another);
+        return TB__FAIL(TB_E_BUSY,
+                        "pool `%s`: its owner (pid %u) stands still while it looks for a "
+                        "slot: is it stopped?",
+                        reader->name, tb__lifeline_peer_pid(reader->line));
+    }
     another->slot = frame->slot;
     another->generation = frame->generation;
     another->missed = frame->missed;

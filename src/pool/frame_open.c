@@ -6,6 +6,8 @@
 #include "pool/state.h"
 
 #define KEPT_READERS 64
+#define SILENCE_NS INT64_C(900000000) /* an attempt that took so long failed for silence */
+#define SILENT_NS INT64_C(5000000000)
 
 /* Under the bus mutex: the kept reader of a pool, counted as in use. */
 static tb_reader *find_kept(struct tb__pool_layer *layer, const uint8_t *uid)
@@ -59,6 +61,43 @@ static tb_reader *find_surplus(struct tb__pool_layer *layer)
     return surplus;
 }
 
+/* An owner that does not answer costs a moment now and then, not one for every handle of its. */
+static struct tb__silent *find_silent(struct tb__pool_layer *layer, uint64_t owner_id)
+{
+    int64_t now_ns = tb__now_ns();
+    for (size_t i = 0; i < sizeof layer->silent / sizeof layer->silent[0]; i++) {
+        if (layer->silent[i].owner_id == owner_id && layer->silent[i].until_ns > now_ns) {
+            return &layer->silent[i];
+        }
+    }
+    return NULL;
+}
+
+static void note_silent(struct tb__pool_layer *layer, uint64_t owner_id)
+{
+    struct tb__silent *oldest = &layer->silent[0];
+    for (size_t i = 1; i < sizeof layer->silent / sizeof layer->silent[0]; i++) {
+        oldest = layer->silent[i].until_ns < oldest->until_ns ? &layer->silent[i] : oldest;
+    }
+    *oldest = (struct tb__silent){owner_id, tb__now_ns() + SILENT_NS};
+}
+
+static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
+{
+    tb_reader_options options = {.size = sizeof options, .max_leases = TB_MAX_LEASES};
+    uint64_t owner_id;
+    memcpy(&owner_id, handle->pool_uid, sizeof owner_id);
+    if (find_silent(layer, owner_id) != NULL) {
+        return TB__FAIL(TB_E_NOT_FOUND, "the owner of the handle's pool did not answer just now");
+    }
+    int64_t begun_ns = tb__now_ns();
+    tb_status status = tb_reader_open_handle(layer->bus, handle, &options, out);
+    if (status == TB_E_NOT_FOUND && tb__now_ns() - begun_ns >= SILENCE_NS) {
+        note_silent(layer, owner_id);
+    }
+    return status;
+}
+
 static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
 {
     /* One opening at a time, so that two threads with one pool's first handles attach once. */
@@ -68,8 +107,7 @@ static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle
     tb__bus_unlock(layer->bus);
     tb_status status = TB_OK;
     if (reader == NULL) {
-        tb_reader_options options = {.size = sizeof options, .max_leases = TB_MAX_LEASES};
-        status = tb_reader_open_handle(layer->bus, handle, &options, &reader);
+        status = open_first(layer, handle, &reader);
         tb__bus_lock(layer->bus);
         if (status == TB_OK) {
             reader->cached = 1;

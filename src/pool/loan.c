@@ -197,7 +197,9 @@ void tb__loan_discard(tb_pool *pool, uint32_t slot)
 {
     /* The generation stays odd: nobody ever takes the half-written bytes for a frame. */
     tb__a32_store_relaxed(&pool->loans[slot].thread, 0);
-    tb__a32_store_release(&pool->loans[slot].active, 0);
+    /* seq_cst: before the look at the waiters, who count themselves before they look at the slots.
+     */
+    tb__a32_store_seq(&pool->loans[slot].active, 0);
     if (atomic_load(&pool->waiters) != 0) {
         tb__bus_ring_self(pool->bus);
     }

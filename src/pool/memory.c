@@ -38,6 +38,20 @@ static uint64_t read_number(const char *directory, const char *file)
     return strtoull(text, NULL, 10);
 }
 
+/* What a group uses counts files that it once read: the kernel gives those up when asked for
+ * memory, as MemAvailable knows. */
+static uint64_t without_cache(const char *directory, const char *key, uint64_t used)
+{
+    char path[512];
+    char text[8192];
+    snprintf(path, sizeof path, "%s/memory.stat", directory);
+    uint64_t cache = 0;
+    if (used != UINT64_MAX && tb__file_read(path, text, sizeof text) > 0) {
+        cache = number_after(text, key, 1);
+    }
+    return cache < used ? used - cache : used;
+}
+
 /* The least that any control group above this process leaves (version 2 and version 1 layouts). */
 static uint64_t control_group_left(void)
 {
@@ -46,10 +60,11 @@ static uint64_t control_group_left(void)
         return UINT64_MAX;
     }
     static const struct {
-        const char *mark, *root, *limit, *used;
+        const char *mark, *root, *limit, *used, *cache;
     } kinds[] = {
-        {"0::", "/sys/fs/cgroup", "memory.max", "memory.current"},
-        {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"},
+        {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "\ninactive_file "},
+        {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+         "\ntotal_inactive_file "},
     };
     uint64_t left = UINT64_MAX;
     for (int i = 0; i < 2; i++) {
@@ -62,7 +77,7 @@ static uint64_t control_group_left(void)
         snprintf(path, sizeof path, "%s%.*s", kinds[i].root, (int)strcspn(at, "\n"), at);
         for (;;) {
             uint64_t limit = read_number(path, kinds[i].limit);
-            uint64_t used = read_number(path, kinds[i].used);
+            uint64_t used = without_cache(path, kinds[i].cache, read_number(path, kinds[i].used));
             if (limit != UINT64_MAX && used != UINT64_MAX) {
                 uint64_t here = limit > used ? limit - used : 0;
                 left = here < left ? here : left;
@@ -111,12 +126,13 @@ static void sweep_exports(void)
         if (strncmp(entry->d_name, "dora_pool_", 10) != 0) {
             continue;
         }
-        int fd = openat(dirfd(entries), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        /* Anybody may make files there: a pipe must not hold us up. */
+        int fd =
+            openat(dirfd(entries), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         struct tb__doradma_header header;
         if (fd >= 0 && read(fd, &header, sizeof header) == (ssize_t)sizeof header &&
             memcmp(header.geometry_magic, TB__GEOMETRY_MAGIC, 8) == 0 &&
-            flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            unlinkat(dirfd(entries), entry->d_name, 0);
+            flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dirfd(entries), entry->d_name, 0) == 0) {
             tb_log_info("removed `/dev/shm/%s`, whose owner is gone", entry->d_name);
         }
         tb__fd_close(&fd);

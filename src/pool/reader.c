@@ -16,6 +16,8 @@
 
 /* A live owner answers in microseconds. */
 #define ANSWER_PATIENCE_NS INT64_C(10000000000)
+/* Whom a handle names, a peer has said: it must not hold us up for long. */
+#define HANDLE_PATIENCE_NS INT64_C(1000000000)
 #define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
 
 /* ---- mapping ---- */
@@ -150,8 +152,10 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         tb__lifeline_open_lock(reader->line);
         struct tb__pool_open_wire now = *wire;
         now.flags &= ~TB__OPEN_WAIT;
+        int by_handle = (wire->flags & TB__OPEN_BY_UID) != 0;
+        int64_t patience_ns = by_handle ? HANDLE_PATIENCE_NS : ANSWER_PATIENCE_NS;
         status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
-                                   tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+                                   tb__deadline_ns(patience_ns), &reply);
     }
     if (status == TB_OK) {
         status = take_answer(reader, &reply);
@@ -220,8 +224,7 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
         }
         tb_status status = tb__bus_connect(bus, owner, owner_id, deadline, &reader->line);
         if (status == TB_OK) {
-            int waits = (wire->flags & TB__OPEN_WAIT) != 0;
-            status = attach(reader, wire, waits ? deadline : tb__deadline_ns(ANSWER_PATIENCE_NS));
+            status = attach(reader, wire, deadline);
         }
         if (status == TB_OK) {
             tb__bus_lock(bus);
@@ -344,6 +347,14 @@ void tb__reader_ring_owner(tb_reader *reader)
     }
 }
 
+static tb_status fail_no_answer(const tb_reader *reader)
+{
+    return TB__FAIL(TB_E_NOT_FOUND,
+                    "process `%s` (pid %u), owner of pool `%s`, does not answer: is it stopped?",
+                    tb__lifeline_peer_name(reader->line), tb__lifeline_peer_pid(reader->line),
+                    reader->name);
+}
+
 tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame)
 {
     TB__TRY(tb__bus_check(reader->bus));
@@ -360,32 +371,40 @@ tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame)
     return TB_OK;
 }
 
+/* Make a socket pair and give one end to the owner. */
+static tb_status make_poke(tb_reader *reader)
+{
+    int pair[2];
+    /* With connections, so that the kernel makes our end readable when the owner's is gone. */
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+        return TB__FAIL_ERRNO(TB_E_LIMIT, "making a wake-up descriptor");
+    }
+    struct tb__reader_wire wire = {.reader_id = reader->reader_id};
+    struct tb__reply reply;
+    tb_status status = tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire,
+                                         &pair[1], 1, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+    tb__reply_fini(&reply);
+    tb__fd_close(&pair[1]);
+    if (status != TB_OK) {
+        tb__fd_close(&pair[0]);
+        return status == TB_AGAIN ? fail_no_answer(reader) : status;
+    }
+    /* Pairs with the acquire loads of the threads that drain it. */
+    __atomic_store_n(&reader->poke_fd, pair[0], __ATOMIC_RELEASE);
+    atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
+    return TB_OK;
+}
+
 tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
 {
     TB__TRY(tb__bus_check(reader->bus));
-    if (reader->poke_fd < 0) {
-        int pair[2];
-        if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-            return TB__FAIL_ERRNO(TB_E_LIMIT, "making a wake-up descriptor");
-        }
-        struct tb__reader_wire wire = {.reader_id = reader->reader_id};
-        struct tb__reply reply;
-        tb_status status =
-            tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire, &pair[1], 1,
-                              tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
-        tb__reply_fini(&reply);
-        tb__fd_close(&pair[1]);
-        if (status != TB_OK) {
-            tb__fd_close(&pair[0]);
-            return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "the owner does not answer")
-                                      : status;
-        }
-        reader->poke_fd = pair[0];
-        /* Readable at once: the user looks, drains, and is armed from then on. */
-        atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
+    tb__lifeline_open_lock(reader->line); /* one thread makes it */
+    tb_status status = reader->poke_fd < 0 ? make_poke(reader) : TB_OK;
+    tb__lifeline_open_unlock(reader->line);
+    if (status == TB_OK) {
+        *out_borrow_fd = reader->poke_fd;
     }
-    *out_borrow_fd = reader->poke_fd;
-    return TB_OK;
+    return status;
 }
 
 tb_status tb_reader_free_pool(tb_reader *reader)
@@ -401,7 +420,7 @@ tb_status tb_reader_free_pool(tb_reader *reader)
         tb_log_warn("pool `%s/%s` was freed before", tb__lifeline_peer_name(reader->line),
                     reader->name);
     }
-    return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "the owner does not answer") : status;
+    return status == TB_AGAIN ? fail_no_answer(reader) : status;
 }
 
 tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)

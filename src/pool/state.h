@@ -77,6 +77,7 @@ struct tb_pool {
     _Atomic int freed;
     _Atomic(struct tb__page_set *) pages;
     _Atomic uint32_t scans;            /* writers looking at `pages` right now */
+    struct tb__a32 contended;          /* a writer passed over a slot that another one was trying */
     _Atomic uint32_t waiters;          /* threads that wait for a slot or an acknowledgement */
     struct tb__attached *attached;     /* bus mutex */
     struct tb__attached *retired;      /* unlinked, perhaps still looked at; bus mutex */
@@ -145,6 +146,11 @@ struct tb__pool_layer {
     uint64_t next_pool_number;
     uint64_t cache_clock;
     pthread_mutex_t cache_mutex; /* one opening per handle's pool at a time */
+    /* Owners of handles that did not answer: not asked again before. With cache_mutex held. */
+    struct tb__silent {
+        uint64_t owner_id;
+        int64_t until_ns;
+    } silent[8];
     struct tb__lifeline *runner; /* told about pools; NULL without a runner */
     int runner_looked_up;
     int closing; /* nobody attaches any more; bus mutex */
@@ -213,6 +219,9 @@ int tb__reader_owner_gone(tb_reader *reader);
 tb_status tb__reader_ended(tb_reader *reader);
 void tb__reader_ring_owner(tb_reader *reader);
 tb_status tb__frame_fill(tb_frame *frame);
+#define TB__HANDLE_PATIENCE_NS INT64_C(500000000)
+enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g,
+                                      int64_t patience_ns);
 tb_frame *tb__frame_reserve(tb_reader *reader);
 void tb__frame_unreserve(tb_frame *frame);
 

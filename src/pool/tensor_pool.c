@@ -25,6 +25,9 @@
 /* Pools of other processes that stay attached; beyond, the least recently used is given up. */
 #define MAX_ATTACHED 64
 
+/* How often a frame may be overwritten under our eyes before there is none for now. */
+#define RETRIES 100
+
 /* Two, so that a frame is written while the one before it is read. */
 #define SLOTS 2
 
@@ -392,18 +395,19 @@ static tb_status remember(struct entry *entry, tb_frame *frame)
  * at a time per pool, so that each knows what the others were given. */
 static tb_status lease_now(struct entry *entry, tb_frame **out)
 {
-    tb_status status;
+    tb_status status = TB_E_STALE; /* overwritten: there is a newer one, or will be */
     pthread_mutex_lock(&entry->mutex);
-    do {
+    for (int i = 0; i < RETRIES && status == TB_E_STALE; i++) {
         status = tb_reader_newest(entry->reader, TB_POLL, out);
         if (status == TB_OK) {
             status = remember(entry, *out);
         } else if (status == TB_AGAIN && entry->has_last) {
             status = tb_reader_frame(entry->reader, &entry->last, out);
         }
-    } while (status == TB_E_STALE); /* overwritten: there is a newer one */
+    }
     pthread_mutex_unlock(&entry->mutex);
-    return status;
+    /* The pool's only slot is being written. */
+    return status == TB_E_STALE ? TB_AGAIN : status;
 }
 
 /* As lease_now(), but waits for a pool's first frame. */

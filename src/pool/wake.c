@@ -23,9 +23,10 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref)
 
 void tb__wake_all(tb_pool *pool)
 {
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    /* Pairs with the reader's fence between arming and its last look. */
+    /* Pairs with the reader's fence between arming and its last look; also before the list is
+     * loaded: a reader that joined and armed since is then on it. */
     tb__fence_full();
+    const struct tb__page_set *set = tb__pages_enter(pool);
     uint32_t calls = 0;
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0)) {

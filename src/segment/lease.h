@@ -4,10 +4,13 @@
  * being written; odd with the highest bit set, *claimed*: the owner is about to take the frame away
  * and looks once more whether somebody leased it; 0, never written.
  *
- * Reader: see g; store g in a free entry of its page; see g again: leased.
- * Owner: see g in no entry; mark the slot claimed; see g in no entry again: the slot is its own.
- * Both sides store before they look (sequentially consistent), so at least one sees the other.
- * tests/model proves it, with every rule's removal caught. */
+ * Reader: see g; store g in a free entry of its page; see g again: leased. While it sees the
+ * claimed mark of g it waits with the entry in place; anything else is stale, and it clears the
+ * entry. Owner: see g in no entry; mark the slot claimed; see g in no entry again: the slot is its
+ * own. A second hold of a frame also looks again: the owner's look at the entries is not one
+ * moment, and a lease that moved from an entry not yet looked at to one already passed would be
+ * missed. Both sides store before they look (sequentially consistent), so at least one sees the
+ * other. tests/model proves it, with every rule's removal caught. */
 #ifndef TB_SEGMENT_LEASE_H
 #define TB_SEGMENT_LEASE_H
 
@@ -72,31 +75,37 @@ static inline uint64_t tb__gen_in_window(uint64_t word, uint64_t after, uint64_t
 enum tb__lease_result {
     TB__LEASE_HELD,
     TB__LEASE_STALE,
-    TB__LEASE_CLAIMED, /* look again in a moment */
+    TB__LEASE_CLAIMED, /* look again in a moment; the entry stays, so the owner's next look sees it
+                        */
 };
 
-/* Reader: lease generation g of the slot whose word is `gen`, in `entry`, which is the caller's and
- * reads 0. With the owner dead for good (`owner_gone`) a claimed frame was not touched and never
- * will be: it can be leased. Unless HELD, the entry reads 0 again; the caller rings a waiting
- * owner. */
+/* Reader: look whether generation g, stored in the caller's entry, is leased. With the owner dead
+ * for good (`owner_gone`) a claimed frame was not touched and never will be: it is leased, too. */
+static inline enum tb__lease_result tb__lease_look(const struct tb__a64 *gen, uint64_t g,
+                                                   int owner_gone)
+{
+    /* seq_cst: after the entry was stored; pairs with the owner's mark and second look. */
+    uint64_t seen = tb__a64_load_seq(gen);
+    if (seen == g || (owner_gone && seen == tb__gen_claimed(g))) {
+        return TB__LEASE_HELD;
+    }
+    return seen == tb__gen_claimed(g) ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
+}
+
+/* Reader: begin to lease generation g of the slot whose word is `gen`, in `entry`, which is the
+ * caller's and reads 0. After CLAIMED the caller looks again until it is decided; after STALE the
+ * entry must be cleared, and a waiting owner rung. */
 static inline enum tb__lease_result tb__lease_try(const struct tb__a64 *gen, struct tb__a64 *entry,
-                                                  uint64_t g, int owner_gone)
+                                                  uint64_t g)
 {
     /* Pairs with the owner's release store at publish: the payload of g is visible. */
     uint64_t seen = tb__a64_load_acquire(gen);
-    int claimed = seen == tb__gen_claimed(g);
-    if (seen != g && !(claimed && owner_gone)) {
-        return claimed ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
+    if (seen != g && seen != tb__gen_claimed(g)) {
+        return TB__LEASE_STALE;
     }
-    /* seq_cst: store the claim before looking again; pairs with the owner's mark and second look.
-     */
+    /* seq_cst: store the claim before looking again. */
     tb__a64_store_seq(entry, g);
-    uint64_t again = tb__a64_load_seq(gen);
-    if (again == seen) {
-        return TB__LEASE_HELD;
-    }
-    tb__a64_store_seq(entry, 0);
-    return again == tb__gen_claimed(g) ? TB__LEASE_CLAIMED : TB__LEASE_STALE;
+    return tb__lease_look(gen, g, 0);
 }
 
 /* Reader: note that entries up to `index` may be in use, before the first is. */
