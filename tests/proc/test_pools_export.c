@@ -267,6 +267,21 @@ static void what_cannot_be_exported_is_refused(void)
     tb_bus_close(bus);
 }
 
+/* Anybody may make files there: what is no file must not hold up an export. */
+static void a_pipe_in_the_way_holds_nobody_up(void)
+{
+    char path[160];
+    snprintf(path, sizeof path, "/dev/shm/%s", export_name("pipe"));
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    tb_bus *bus = open_bus("owner");
+    tb_pool *pool;
+    tb_pool_options options = words_options("frames", WORDS, 1);
+    options.doradma_name = export_name("beside_a_pipe");
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    CHECK_EQ(unlink(path), 0);
+    tb_bus_close(bus);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -274,6 +289,7 @@ int main(int argc, char **argv)
         TEST(a_foreign_reader_never_takes_a_torn_frame, 60),
         TEST(files_of_killed_owners_are_swept_and_others_are_not, 20),
         TEST(what_cannot_be_exported_is_refused, 20),
+        TEST(a_pipe_in_the_way_holds_nobody_up, 10),
     };
     return harness_main(argc, argv, tests, TEST_COUNT(tests));
 }
