@@ -1,0 +1,162 @@
+/* Readers that wait where nothing comes: event loops, slots that are being written, freed pools. */
+#include "proc/pool_support.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <time.h>
+
+#define WORDS 64
+#define THREADS 8
+
+static int is_readable(int fd, int timeout_ms)
+{
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    return poll(&entry, 1, timeout_ms) == 1;
+}
+
+static int64_t thread_cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ event loops */
+
+static void silent_owner(void *argument)
+{
+    (void)argument;
+    tb_bus *bus = open_bus("owner");
+    register_words(bus, "frames", WORDS, 4);
+    parent_pause("open");
+    tb_bus_close(bus);
+}
+
+/* A drained descriptor and no frame: the owner's end, good or bad, is news as well. */
+static void the_end_of_an_owner_makes_the_descriptor_readable(void)
+{
+    for (int killed = 0; killed < 2; killed++) {
+        struct child owner;
+        tb_frame *frame;
+        int fd;
+        child_start(&owner, "owner", silent_owner, NULL);
+        child_await(&owner, "open");
+        tb_bus *bus = open_bus("client");
+        tb_reader *reader = open_reader(bus, "owner/frames");
+        CHECK_OK(tb_reader_fd(reader, &fd));
+        CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+        CHECK(!is_readable(fd, 20));
+        if (killed) {
+            child_kill(&owner);
+        } else {
+            child_go(&owner);
+        }
+        CHECK(is_readable(fd, 2000));
+        CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), killed ? TB_E_OWNER_DIED : TB_CLOSED);
+        tb_bus_close(bus);
+        if (!killed) {
+            child_join(&owner);
+        }
+    }
+}
+
+static pthread_barrier_t start;
+
+static void *ask_for_descriptor(void *argument)
+{
+    int fd;
+    pthread_barrier_wait(&start);
+    CHECK_OK(tb_reader_fd(argument, &fd));
+    return (void *)(intptr_t)fd;
+}
+
+/* Threads that ask for the first time at once get one descriptor, and it works. */
+static void threads_share_one_descriptor(void)
+{
+    tb_bus *bus = open_bus("process");
+    tb_pool *pool = register_words(bus, "frames", WORDS, 4);
+    for (int round = 0; round < 50; round++) {
+        pthread_t threads[THREADS];
+        void *fds[THREADS];
+        tb_frame *frame;
+        unsigned before = harness_fd_count();
+        tb_reader_options options = {.size = sizeof options, .start_next = 1};
+        tb_reader *reader;
+        CHECK_OK(tb_reader_open(bus, "process/frames", &options, &reader));
+        pthread_barrier_init(&start, NULL, THREADS);
+        for (int i = 0; i < THREADS; i++) {
+            CHECK_EQ(pthread_create(&threads[i], NULL, ask_for_descriptor, reader), 0);
+        }
+        for (int i = 0; i < THREADS; i++) {
+            CHECK_EQ(pthread_join(threads[i], &fds[i]), 0);
+            CHECK(fds[i] == fds[0]);
+        }
+        pthread_barrier_destroy(&start);
+        int fd = (int)(intptr_t)fds[0];
+        CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+        CHECK(!is_readable(fd, 0));
+        CHECK_OK(write_words(pool, round, TB_SECONDS(1), NULL));
+        CHECK(is_readable(fd, 2000));
+        tb_reader_close(reader);
+        CHECK_WITHIN_MS(harness_fd_count() <= before + 4, 2000); /* two lifelines at most */
+    }
+    tb_bus_close(bus);
+}
+
+/* ------------------------------------------------------------------ slots that are being written
+ */
+
+/* The only frame is being overwritten: who waits for the next one sleeps. */
+static void a_slot_that_is_being_written_is_not_spun_for(void)
+{
+    tb_bus *bus = open_bus("process");
+    tb_pool *pool = register_words(bus, "frames", WORDS, 1);
+    tb_reader *reader = open_reader(bus, "process/frames");
+    tb_loan *loan;
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_SECONDS(1), NULL));
+    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(1), &loan)); /* before the reader took it */
+    int64_t begin = thread_cpu_ns();
+    CHECK_STATUS(tb_reader_next(reader, TB_MILLIS(400), &frame), TB_AGAIN);
+    CHECK_LT(thread_cpu_ns() - begin, 10000000LL * harness_slowness());
+    fill_words(tb_loan_tensor(loan), 2);
+    CHECK_OK(tb_loan_publish(loan, NULL));
+    CHECK_OK(tb_reader_next(reader, TB_SECONDS(2), &frame));
+    CHECK_EQ(words_value(frame), 2);
+    tb_frame_release(frame);
+    tb_bus_close(bus);
+}
+
+/* The same for the verb that returns a frame again: it keeps its timeout. */
+static void a_frame_that_is_gone_is_not_read_for_ever(void)
+{
+    tb_bus *bus = open_bus("process");
+    tb_bus *other = open_bus("other");
+    tb_pool *pool = register_words(bus, "pool_7", WORDS, 1);
+    tb_loan *loan;
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_SECONDS(1), NULL));
+    CHECK_OK(tb_read(other, "pool_process_7", TB_SECONDS(1), &frame));
+    tb_frame_release(frame);
+    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(1), &loan));
+    CHECK_STATUS(tb_read(other, "pool_process_7", TB_POLL, &frame), TB_AGAIN);
+    CHECK_STATUS(tb_read(other, "pool_process_7", TB_MILLIS(20), &frame), TB_AGAIN);
+    fill_words(tb_loan_tensor(loan), 2);
+    CHECK_OK(tb_loan_publish(loan, NULL));
+    CHECK_OK(tb_read(other, "pool_process_7", TB_POLL, &frame));
+    CHECK_EQ(words_value(frame), 2);
+    tb_frame_release(frame);
+    tb_bus_close(other);
+    tb_bus_close(bus);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        TEST(the_end_of_an_owner_makes_the_descriptor_readable, 20),
+        TEST(threads_share_one_descriptor, 30),
+        TEST(a_slot_that_is_being_written_is_not_spun_for, 20),
+        TEST(a_frame_that_is_gone_is_not_read_for_ever, 20),
+    };
+    return harness_main(argc, argv, tests, TEST_COUNT(tests));
+}
