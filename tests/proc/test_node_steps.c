@@ -6,6 +6,14 @@
 
 #define WORDS 6000 /* 48,000 bytes: too large for a slot */
 
+/* Stepping is slow, and ThreadSanitizer makes ten instructions of one: there, bytes alone. */
+static void skip_where_too_slow(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    harness_skip("too many instructions under ThreadSanitizer");
+#endif
+}
+
 /* Kill at points spread evenly over the instructions of an act, and at every system call of it. */
 static void kill_everywhere(int (*kill)(const void *act, int by_calls, unsigned long count,
                                         unsigned long *out_count),
@@ -158,11 +166,13 @@ static void f11_sender_of_bytes_dies_at_any_step(void)
 
 static void f11_sender_of_large_values_dies_at_any_step(void)
 {
+    skip_where_too_slow();
     run_dying_source(send_large);
 }
 
 static void f11_sender_of_handles_dies_at_any_step(void)
 {
+    skip_where_too_slow();
     run_dying_source(send_handle);
 }
 
@@ -227,11 +237,13 @@ static void f07_taker_of_bytes_dies_at_any_step(void)
 
 static void f07_taker_of_large_values_dies_at_any_step(void)
 {
+    skip_where_too_slow();
     run_dying_sink(send_large);
 }
 
 static void f15_taker_of_handles_dies_at_any_step(void)
 {
+    skip_where_too_slow();
     run_dying_sink(send_handle);
 }
 
@@ -264,6 +276,7 @@ static void f15_slow_taker_never_loses_a_frame(void)
     struct writer writer = {0};
     pthread_t thread;
     unsigned long steps;
+    skip_where_too_slow();
     child_start(&sink, "sink", dying_sink, &act);
     tb_node *node = open_node("source", "", "out=sink/in");
     writer.pool = register_words(node);
