@@ -49,7 +49,10 @@ static void after_fork_child(void)
             tb__fd_close(&line->fd);
         }
         tb__fd_close(&bus->accepting_fd);
-        tb__fd_close(&bus->connecting_fd);
+        for (struct tb__attempt *attempt = bus->attempts; attempt != NULL;
+             attempt = attempt->next) {
+            tb__fd_close(&attempt->fd);
+        }
         tb__fd_close(&bus->epoll_fd);
         tb__fd_close(&bus->wake_fd);
         tb__fd_close(&bus->notify_fd);
@@ -146,12 +149,12 @@ static tb_bus *bus_create(void)
     bus->id = tb__random64();
     bus->directory.flow_fd = -1;
     bus->epoll_fd = bus->wake_fd = bus->notify_fd = bus->listen_fd = bus->spare_fd = -1;
-    bus->accepting_fd = bus->connecting_fd = -1;
+    bus->accepting_fd = -1;
     bus->bell.fd = -1;
     pthread_mutex_init(&bus->mutex, NULL);
     pthread_mutex_init(&bus->quota_mutex, NULL);
     pthread_mutex_init(&bus->call_mutex, NULL);
-    pthread_mutex_init(&bus->connect_mutex, NULL);
+    pthread_cond_init(&bus->attempt_ended, NULL);
     pthread_mutex_init(&bus->lives.mutex, NULL);
     return bus;
 }
@@ -174,7 +177,7 @@ static void bus_destroy(tb_bus *bus)
     pthread_mutex_destroy(&bus->mutex);
     pthread_mutex_destroy(&bus->quota_mutex);
     pthread_mutex_destroy(&bus->call_mutex);
-    pthread_mutex_destroy(&bus->connect_mutex);
+    pthread_cond_destroy(&bus->attempt_ended);
     pthread_mutex_destroy(&bus->lives.mutex);
     free(bus->packet);
     free(bus);

@@ -9,11 +9,13 @@
 
 /* A live process greets at once; one that does not is stopped or hostile. */
 #define GREETING_PATIENCE_NS INT64_C(5000000000)
+/* Whom a handle names, a peer has said: it must not hold us up for long. */
+#define HANDLE_PATIENCE_NS INT64_C(1000000000)
 #define BLIND_LOOK_NS INT64_C(20000000)
 
+/* Bus mutex held. */
 static struct tb__lifeline *find_line(tb_bus *bus, uint64_t id)
 {
-    pthread_mutex_lock(&bus->mutex);
     struct tb__lifeline *line = bus->lines;
     while (line != NULL && !(line->connected && line->peer_id == id && line->greeted &&
                              line->users > 0 && !atomic_load(&line->dead))) {
@@ -23,8 +25,46 @@ static struct tb__lifeline *find_line(tb_bus *bus, uint64_t id)
         atomic_fetch_add(&line->references, 1);
         line->users++;
     }
-    pthread_mutex_unlock(&bus->mutex);
     return line;
+}
+
+/* The line to an endpoint if there is one, also if another thread is just making it. Else this
+ * thread makes it: `attempt` is begun, with the connection or a failure. */
+static tb_status find_or_begin(tb_bus *bus, struct tb__attempt *attempt, struct tb__lifeline **out)
+{
+    tb_status status = TB_OK;
+    pthread_mutex_lock(&bus->mutex);
+    for (;;) {
+        struct tb__attempt *other = bus->attempts;
+        while (other != NULL && other->id != attempt->id) {
+            other = other->next;
+        }
+        *out = find_line(bus, attempt->id);
+        if (*out != NULL || other == NULL) {
+            break;
+        }
+        pthread_cond_wait(&bus->attempt_ended, &bus->mutex);
+    }
+    if (*out == NULL) {
+        attempt->next = bus->attempts;
+        bus->attempts = attempt;
+        /* With the mutex held, or a child that is forked just now would keep it open. */
+        status = tb__directory_connect(&bus->directory, attempt->id, &attempt->fd);
+    }
+    pthread_mutex_unlock(&bus->mutex);
+    return status;
+}
+
+static void end_attempt(tb_bus *bus, struct tb__attempt *attempt)
+{
+    pthread_mutex_lock(&bus->mutex);
+    struct tb__attempt **at = &bus->attempts;
+    while (*at != attempt) {
+        at = &(*at)->next;
+    }
+    *at = attempt->next;
+    pthread_cond_broadcast(&bus->attempt_ended);
+    pthread_mutex_unlock(&bus->mutex);
 }
 
 static int64_t at_least(int64_t deadline_ns, int64_t patience_ns)
@@ -34,18 +74,18 @@ static int64_t at_least(int64_t deadline_ns, int64_t patience_ns)
 }
 
 /* The peer's answer to our greeting: its name and doorbell. */
-static tb_status greet(struct tb__lifeline *line, uint64_t id)
+static tb_status greet(struct tb__lifeline *line, uint64_t id, int64_t patience_ns)
 {
     struct tb__hello_wire hello;
     tb__hello_fill(line->bus, &hello);
     struct tb__reply reply;
     tb_status status =
         tb__lifeline_call(line, TB__MSG_HELLO, &hello, sizeof hello, &line->bus->bell.fd, 1,
-                          tb__deadline_ns(GREETING_PATIENCE_NS), &reply);
+                          tb__deadline_ns(patience_ns), &reply);
     if (status == TB_AGAIN) {
         return TB__FAIL(TB_E_NOT_FOUND,
-                        "process %u has a socket but did not answer within 5 s: is it stopped?",
-                        line->pid);
+                        "process %u has a socket but did not answer within %d s: is it stopped?",
+                        line->pid, (int)(patience_ns / 1000000000));
     }
     if (status == TB_CLOSED) {
         return TB__FAIL(TB_E_NOT_FOUND, "process %u is closing", line->pid);
@@ -68,39 +108,43 @@ static tb_status greet(struct tb__lifeline *line, uint64_t id)
     return status;
 }
 
-/* One attempt. Connect mutex held, so that two threads do not both connect. */
-static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, struct tb__lifeline **out)
+static tb_status make_line(tb_bus *bus, const struct tb__attempt *attempt, int64_t patience_ns,
+                           struct tb__lifeline **out)
+{
+    struct tb__lifeline *line;
+    TB__TRY(tb__lifeline_create(bus, attempt->fd, 1, &line));
+    line->users = 1;
+    atomic_fetch_add(&line->references, 1); /* ours; the first one is the table's */
+    tb_status status = tb__service_add(bus, line);
+    if (status != TB_OK) {
+        tb__lifeline_release(line);
+        tb__lifeline_release(line);
+        return status;
+    }
+    status = greet(line, attempt->id, patience_ns);
+    if (status != TB_OK) {
+        tb__lifeline_unref(line);
+        return status;
+    }
+    *out = line;
+    return TB_OK;
+}
+
+static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, int64_t patience_ns,
+                              struct tb__lifeline **out)
 {
     if (name != NULL) {
         TB__TRY(tb__directory_resolve(&bus->directory, name, &id));
     }
-    *out = find_line(bus, id);
+    struct tb__attempt attempt = {.id = id, .fd = -1};
+    tb_status status = find_or_begin(bus, &attempt, out);
     if (*out != NULL) {
         return TB_OK;
     }
-    int fd = -1;
-    /* Known from its first moment, or a child that is forked just now would keep it open. */
-    pthread_mutex_lock(&bus->mutex);
-    tb_status status = tb__directory_connect(&bus->directory, id, &fd);
-    bus->connecting_fd = fd;
-    pthread_mutex_unlock(&bus->mutex);
-    TB__TRY(status);
-    struct tb__lifeline *line;
-    TB__TRY(tb__lifeline_create(bus, fd, 1, &line));
-    line->users = 1;
-    atomic_fetch_add(&line->references, 1); /* ours; the first one is the table's */
-    status = tb__service_add(bus, line);
     if (status == TB_OK) {
-        status = greet(line, id);
-        if (status != TB_OK) {
-            tb__lifeline_unref(line);
-            return status;
-        }
-        *out = line;
-        return TB_OK;
+        status = make_line(bus, &attempt, patience_ns, out);
     }
-    tb__lifeline_release(line);
-    tb__lifeline_release(line);
+    end_attempt(bus, &attempt);
     return status;
 }
 
@@ -113,13 +157,12 @@ static int may_come(tb_status status)
 tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
                           struct tb__lifeline **out)
 {
+    int64_t patience_ns = name != NULL ? GREETING_PATIENCE_NS : HANDLE_PATIENCE_NS;
     /* A full queue empties within moments, whatever the caller's patience for absent processes. */
-    int64_t full_deadline = at_least(deadline_ns, GREETING_PATIENCE_NS);
+    int64_t full_deadline = at_least(deadline_ns, patience_ns);
     for (;;) {
         uint32_t seen = tb__bus_bell(bus);
-        pthread_mutex_lock(&bus->connect_mutex);
-        tb_status status = connect_once(bus, name, endpoint_id, out);
-        pthread_mutex_unlock(&bus->connect_mutex);
+        tb_status status = connect_once(bus, name, endpoint_id, patience_ns, out);
         if (status == TB_OK || !may_come(status)) {
             return status;
         }

@@ -20,6 +20,13 @@ struct tb__quota {
 };
 #define TB__QUOTA_UIDS 64
 
+/* A connection that a thread is making, on its stack. One per endpoint at a time. */
+struct tb__attempt {
+    struct tb__attempt *next;
+    uint64_t id;
+    int fd; /* until its line is in the table; else -1 */
+};
+
 struct tb_bus {
     tb_bus *next; /* all buses of the process, for fork */
     uint64_t id;
@@ -40,8 +47,10 @@ struct tb_bus {
     int wake_fd;   /* eventfd: the service thread has something to do */
     int notify_fd; /* inotify on the flow's directory, made when somebody first waits */
     int listen_fd;
-    /* A connection that is not in `lines` yet: a forked child closes it too; bus mutex. */
-    int accepting_fd, connecting_fd;
+    /* Connections that are not in `lines` yet: a forked child closes them too; bus mutex. */
+    int accepting_fd;
+    struct tb__attempt *attempts;
+    pthread_cond_t attempt_ended;
     int spare_fd;             /* given up to say "too many open files" */
     int64_t accept_resume_ns; /* 0: accepting; service thread */
     uint8_t *packet;          /* receive buffer; service thread */
@@ -51,7 +60,6 @@ struct tb_bus {
     pthread_mutex_t quota_mutex; /* innermost */
     struct tb__quota quotas[TB__QUOTA_UIDS];
     pthread_mutex_t call_mutex;
-    pthread_mutex_t connect_mutex; /* one connection attempt at a time */
 
     struct tb__handler_entry handlers[TB__MSG_LAST + 1];
     struct tb__bus_layer layers[TB__LAYER_COUNT];

@@ -460,12 +460,70 @@ static void open_while_the_owner_leaves(void)
     tb_bus_close(bus);
 }
 
+/* ------------------------------------------------------------------ silence */
+
+/* A socket that accepts and says nothing, as that of a stopped process does. */
+static int listen_in_silence(uint64_t id, const char *name)
+{
+    char link[300];
+    char target[24];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(target, sizeof target, "%016llx.sock", (unsigned long long)id);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/default/%.23s", harness_dir(),
+             target);
+    snprintf(link, sizeof link, "%s/default/%s.sock", harness_dir(), name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(listen(fd, 100) == 0 && symlink(target, link) == 0);
+    return fd;
+}
+
+static void *open_the_silent(void *argument)
+{
+    tb_reader *reader;
+    CHECK_STATUS(tb_reader_open(argument, "silent/frames", NULL, &reader), TB_E_NOT_FOUND);
+    return NULL;
+}
+
+/* A process that does not answer holds up who asks it: not those who ask others, and not one who
+ * takes handles from a peer and finds many of them. */
+static void silent_process_holds_up_nobody_else(void)
+{
+    struct child owner;
+    pthread_t thread;
+    child_start(&owner, "owner", plain_owner, NULL);
+    child_await(&owner, "open");
+    tb_bus *bus = open_bus("client");
+    int silent = listen_in_silence(0x1122334455667788, "silent");
+    CHECK(pthread_create(&thread, NULL, open_the_silent, bus) == 0);
+    harness_sleep_us(50000);
+    int64_t begun = harness_now_ns();
+    tb_reader *reader;
+    CHECK_OK(tb_reader_open(bus, "owner/frames", NULL, &reader));
+    CHECK_LT(harness_now_ns() - begun, TB_SECONDS(2));
+    pthread_join(thread, NULL);
+    begun = harness_now_ns();
+    for (unsigned i = 0; i < 50; i++) {
+        tb_frame *frame;
+        tb_handle handle = {.generation = 2, .bytes = 8};
+        uint64_t id = 0x1122334455667788;
+        memcpy(handle.pool_uid, &id, sizeof id);
+        handle.pool_uid[15] = (uint8_t)i; /* always another pool */
+        CHECK_STATUS(tb_frame_open(bus, &handle, 0, &frame), TB_E_NOT_FOUND);
+    }
+    CHECK_LT(harness_now_ns() - begun, TB_SECONDS(3));
+    close(silent);
+    quit(&owner);
+    harness_allow_sockets();
+    tb_bus_close(bus);
+}
+
 static const struct test tests[] = {
     TEST(open_that_waits_holds_up_nobody, 20),    TEST(opens_that_wait_are_all_answered, 40),
     TEST(mapped_for_a_foreign_reader, 20),        TEST(readers_churn_against_a_blocked_writer, 30),
     TEST(free_by_another_wakes_the_writer, 40),   TEST(close_right_after_free_by_another, 60),
     TEST(closes_that_a_stopped_owner_misses, 60), TEST(owner_stands_still_in_a_claim, 20),
-    TEST(open_while_the_owner_leaves, 60),
+    TEST(open_while_the_owner_leaves, 60),        TEST(silent_process_holds_up_nobody_else, 40),
 };
 
 int main(int argc, char **argv)
