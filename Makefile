@@ -24,7 +24,7 @@ demo:
 	@scripts/demo.sh
 
 check:
-	@scripts/setup.sh build test
+	@scripts/setup.sh build test demo
 	@scripts/check.sh plain model asan tsan
 
 asan:
