@@ -1,6 +1,7 @@
 /* Frames: what a lease gives its holder. */
 #include <string.h>
 
+#include "base/extent.h"
 #include "pool/state.h"
 
 /* The record is the owner's, who may be hostile: read once, checked, then used. */
@@ -15,24 +16,15 @@ static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record
         return TB__FAIL(TB_E_CORRUPT, "pool `%s`: a frame of %d dimensions", frame->reader->name,
                         tensor.ndim);
     }
-    uint64_t last = 0;
-    int fits = 1;
     for (int32_t i = 0; i < tensor.ndim; i++) {
         tensor.shape[i] = (int64_t)tb__a64_load_relaxed(&record->shape[i]);
         frame->strides[i] = strided ? (int64_t)tb__a64_load_relaxed(&record->strides[i]) : 0;
-        uint64_t step = 0;
-        fits = fits && frame->strides[i] >= 0 && tensor.shape[i] >= 0 &&
-               !__builtin_mul_overflow((uint64_t)frame->strides[i],
-                                       (uint64_t)(tensor.shape[i] > 0 ? tensor.shape[i] - 1 : 0),
-                                       &step) &&
-               !__builtin_add_overflow(last, step, &last);
     }
     size_t bytes;
-    uint64_t extent;
-    if (!fits || tb_tensor_bytes(&tensor, &bytes) != TB_OK || bytes > segment->view.slot_bytes ||
-        __builtin_add_overflow(last, 1, &last) ||
-        __builtin_mul_overflow(last, tb_dtype_bytes(tensor.dtype), &extent) ||
-        (bytes > 0 && strided && extent > segment->view.slot_bytes)) {
+    uint64_t extent = 0;
+    if (tb_tensor_bytes(&tensor, &bytes) != TB_OK || bytes > segment->view.slot_bytes ||
+        (strided && !tb__extent_bytes(&tensor, frame->strides, &extent)) ||
+        extent > segment->view.slot_bytes) {
         return TB__FAIL(TB_E_CORRUPT,
                         "pool `%s`: a frame whose shape leaves its slot of %llu bytes",
                         frame->reader->name, (unsigned long long)segment->view.slot_bytes);

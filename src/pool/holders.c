@@ -23,15 +23,6 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
     text->left -= step;
 }
 
-static uint32_t held_by(const struct tb__page_ref *ref)
-{
-    uint32_t held = 0;
-    for (uint32_t e = 0; e < ref->who->max_leases; e++) {
-        held += tb__a64_load_relaxed(tb__page_entry(ref->shm, e)) != 0;
-    }
-    return held;
-}
-
 tb_status tb__holders_fail(tb_pool *pool)
 {
     char buffer[400] = "";
@@ -48,7 +39,7 @@ tb_status tb__holders_fail(tb_pool *pool)
     uint64_t head = tb__a64_load_relaxed(pool->segment.head);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         const struct tb__attached *who = set->refs[i].who;
-        uint32_t held = held_by(&set->refs[i]);
+        uint32_t held = tb__page_held(&set->refs[i]);
         int64_t behind =
             who->every ? tb__gen_distance(tb__a64_load_relaxed(&set->refs[i].shm->taken), head) : 0;
         const char *name = tb__lifeline_peer_name(who->line);

@@ -1,5 +1,6 @@
 /* Loans: borrow a slot, fill it in place, publish it. Writers' threads. */
 #include "base/clock.h"
+#include "base/extent.h"
 #include "pool/state.h"
 
 tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
@@ -30,29 +31,17 @@ const tb_tensor *tb_loan_tensor(const tb_loan *loan)
     return &loan->tensor;
 }
 
-/* Bytes from the first to behind the last element of a tensor with non-negative strides. */
-static tb_status extent_bytes(const tb_tensor *tensor, const int64_t *strides, uint64_t *out)
+/* The reach of the strides of a tensor, or which of them is wrong. */
+static tb_status check_strides(const tb_tensor *tensor, const int64_t *strides, uint64_t *extent)
 {
-    uint64_t last = 0;
     for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->shape[i] == 0) {
-            *out = 0;
-            return TB_OK;
-        }
         if (strides[i] < 0) {
             return TB__FAIL(TB_E_INVALID, "stride %d is negative: %lld", i, (long long)strides[i]);
         }
-        uint64_t step;
-        if (__builtin_mul_overflow((uint64_t)strides[i], (uint64_t)tensor->shape[i] - 1, &step) ||
-            __builtin_add_overflow(last, step, &last)) {
-            return TB__FAIL(TB_E_LIMIT, "the strides overflow at dimension %d", i);
-        }
     }
-    if (__builtin_add_overflow(last, 1, &last) ||
-        __builtin_mul_overflow(last, tb_dtype_bytes(tensor->dtype), out)) {
-        return TB__FAIL(TB_E_LIMIT, "the strides overflow");
-    }
-    return TB_OK;
+    return tb__extent_bytes(tensor, strides, extent)
+               ? TB_OK
+               : TB__FAIL(TB_E_LIMIT, "strides and shape overflow");
 }
 
 tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, const int64_t *strides)
@@ -74,7 +63,7 @@ tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, con
     TB__TRY(tb_tensor_bytes(&tensor, &bytes));
     uint64_t extent = bytes;
     if (strides != NULL) {
-        TB__TRY(extent_bytes(&tensor, strides, &extent));
+        TB__TRY(check_strides(&tensor, strides, &extent));
     }
     uint64_t capacity = pool->segment.view.slot_bytes;
     if (extent > capacity || bytes > capacity) {

@@ -1,16 +1,11 @@
 /* Observers: tools' view of a pool. A user's thread. */
 #include "pool/observe.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "pool/state.h"
-
-#define ANSWER_PATIENCE_NS INT64_C(5000000000)
 
 struct tb__observer {
     struct tb__lifeline *line;
@@ -25,7 +20,7 @@ tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *cou
     TB__TRY(tb__bus_connect(bus, owner, 0, tb__now_ns(), &line));
     struct tb__reply reply;
     tb_status status = tb__lifeline_call(line, TB__MSG_POOL_LIST, NULL, 0, NULL, 0,
-                                         tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+                                         tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     if (status == TB_OK) {
         int terminated = reply.body_bytes == 0 || reply.body[reply.body_bytes - 1] == '\0';
         if (reply.type != TB__MSG_POOL_NAMES || !terminated) {
@@ -53,31 +48,7 @@ static tb_status map_observed(tb__observer *observer, const struct tb__reply *re
         return TB__FAIL(TB_E_PROTOCOL, "malformed answer about a pool");
     }
     tb__name_copy(observer->name, answer.name);
-    struct stat info;
-    int seals = fcntl(reply->fds[0], F_GET_SEALS);
-    int sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-    if (fstat(reply->fds[0], &info) != 0 || info.st_size <= 0 ||
-        (!sealed && !(answer.flags & TB__POOL_EXPORTED))) {
-        return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its segment is no sealed memory", answer.name);
-    }
-    uint64_t bytes = (uint64_t)info.st_size;
-    uint8_t *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, reply->fds[0], 0);
-    if (base == MAP_FAILED) {
-        return TB__FAIL(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer.name,
-                        (unsigned long long)bytes);
-    }
-    observer->segment.base = base;
-    observer->segment.view.segment_bytes = bytes;
-    struct tb__doradma_view view;
-    TB__TRY(tb__doradma_check(base, bytes, &view));
-    if (view.segment_bytes != bytes) {
-        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment_bytes %llu in the header, %llu mapped",
-                        answer.name, (unsigned long long)view.segment_bytes,
-                        (unsigned long long)bytes);
-    }
-    observer->segment.view = view;
-    tb__segment_bind(&observer->segment);
-    return TB_OK;
+    return tb__segment_map(&observer->segment, reply->fds[0], &answer, 0);
 }
 
 tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
@@ -95,7 +66,7 @@ tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
         struct tb__reply reply;
         tb__lifeline_open_lock(observer->line);
         status = tb__lifeline_call(observer->line, TB__MSG_POOL_OBSERVE, &wire, sizeof wire, NULL,
-                                   0, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+                                   0, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
         tb__lifeline_open_unlock(observer->line);
         if (status == TB_OK) {
             status = map_observed(observer, &reply);
@@ -116,9 +87,7 @@ void tb__observer_close(tb__observer *observer)
     if (observer == NULL) {
         return;
     }
-    if (observer->segment.base != NULL) {
-        munmap(observer->segment.base, observer->segment.view.segment_bytes);
-    }
+    tb__segment_unmap(&observer->segment);
     tb__lifeline_unref(observer->line);
     free(observer);
 }
@@ -150,21 +119,7 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
             out->newest_stamp_ns = tb__a64_load_relaxed(&segment->records[s].stamp_ns);
         }
     }
-    out->stats = (tb_pool_stats){
-        .size = sizeof out->stats,
-        .frames = tb__a64_load_relaxed(&counters->frames),
-        .bytes = tb__a64_load_relaxed(&counters->bytes),
-        .copies = tb__a64_load_relaxed(&counters->copies),
-        .copied_bytes = tb__a64_load_relaxed(&counters->copied_bytes),
-        .drops = tb__a64_load_relaxed(&counters->drops),
-        .overwrites = tb__a64_load_relaxed(&counters->overwrites),
-        .waits = tb__a64_load_relaxed(&counters->waits),
-        .wakeups = tb__a64_load_relaxed(&counters->wakeups),
-        .readers = (uint32_t)tb__a64_load_relaxed(&counters->readers),
-        .slots = view->slot_count,
-        .freed = (uint32_t)tb__a64_load_relaxed(&counters->freed),
-        .slot_bytes = view->slot_bytes,
-    };
+    out->stats = tb__stats_read(segment);
 }
 
 int tb__observer_ended(const tb__observer *observer)

@@ -252,38 +252,3 @@ const char *tb_pool_name(const tb_pool *pool)
 {
     return pool->name;
 }
-
-tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
-{
-    TB__TRY(tb__bus_check(pool->bus));
-    const struct tb__counters_shm *counters = pool->segment.counters;
-    tb_pool_stats stats = {
-        .frames = tb__a64_load_relaxed(&counters->frames),
-        .bytes = tb__a64_load_relaxed(&counters->bytes),
-        .copies = tb__a64_load_relaxed(&counters->copies),
-        .copied_bytes = tb__a64_load_relaxed(&counters->copied_bytes),
-        .drops = tb__a64_load_relaxed(&counters->drops),
-        .overwrites = tb__a64_load_relaxed(&counters->overwrites),
-        .waits = tb__a64_load_relaxed(&counters->waits),
-        .wakeups = tb__a64_load_relaxed(&counters->wakeups),
-        .slots = pool->slots,
-        .freed = (uint32_t)atomic_load(&pool->freed),
-        .slot_bytes = pool->segment.view.slot_bytes,
-    };
-    /* A dead reader is attached until its memory is gone; it counts for nothing from its death on.
-     */
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        struct tb__page_shm *page = set->refs[i].shm;
-        if (tb__life_died(tb__a32_load_acquire(&page->reader_life)) ||
-            tb__a32_load_acquire(&set->refs[i].who->gone)) {
-            continue;
-        }
-        stats.readers++;
-        for (uint32_t e = 0; e < set->refs[i].who->max_leases; e++) {
-            stats.held += tb__a64_load_relaxed(tb__page_entry(page, e)) != 0;
-        }
-    }
-    tb__pages_leave(pool);
-    return TB__INFO(tb_pool_stats, out, &stats);
-}

@@ -1,81 +1,19 @@
 /* Attaching to pools, and what is not on the way of every frame. Users' threads. */
 #define TB_LOG_TOPIC "pool"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "pool/state.h"
 
-/* A live owner answers in microseconds. */
-#define ANSWER_PATIENCE_NS INT64_C(10000000000)
 /* Whom a handle names, a peer has said: it must not hold us up for long. */
 #define HANDLE_PATIENCE_NS INT64_C(1000000000)
-#define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
 
-/* ---- mapping ---- */
-
-static tb_status check_segment_fd(int borrow_fd, const struct tb__pool_wire *answer,
-                                  uint64_t *out_bytes)
-{
-    if (answer->flags & TB__POOL_EXPORTED) {
-        struct stat info;
-        if (fstat(borrow_fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= 0) {
-            return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its segment is no file", answer->name);
-        }
-        *out_bytes = (uint64_t)info.st_size;
-        return TB_OK;
-    }
-    return tb__memfd_check(borrow_fd,
-                           F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL,
-                           MAX_SEGMENT_BYTES, 0, out_bytes);
-}
-
-/* Map populated if the owner has allocated all of it: then a later read never faults. A sparse file
- * is not populated, so a hostile owner cannot make us allocate its giant. */
-static tb_status map_segment(struct tb__segment *segment, int borrow_fd,
-                             const struct tb__pool_wire *answer)
-{
-    uint64_t bytes;
-    TB__TRY(check_segment_fd(borrow_fd, answer, &bytes));
-    if (bytes != answer->segment_bytes) {
-        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment of %llu bytes, %llu announced",
-                        answer->name, (unsigned long long)bytes,
-                        (unsigned long long)answer->segment_bytes);
-    }
-    struct stat info;
-    int allocated = fstat(borrow_fd, &info) == 0 && (uint64_t)info.st_blocks * 512 >= bytes;
-    uint8_t *base =
-        mmap(NULL, bytes, PROT_READ, MAP_SHARED | (allocated ? MAP_POPULATE : 0), borrow_fd, 0);
-    if (base == MAP_FAILED) {
-        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer->name,
-                              (unsigned long long)bytes);
-    }
-    madvise(base, bytes, MADV_DONTDUMP);
-    segment->base = base;
-    segment->view.segment_bytes = bytes;
-    struct tb__doradma_view view;
-    TB__TRY(tb__doradma_check(base, bytes, &view));
-    if (memcmp(view.uid, answer->uid, sizeof view.uid) != 0) {
-        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: its segment carries another pool's uid",
-                        answer->name);
-    }
-    if (view.segment_bytes != bytes) {
-        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: segment_bytes %llu in the header, %llu mapped",
-                        answer->name, (unsigned long long)view.segment_bytes,
-                        (unsigned long long)bytes);
-    }
-    segment->view = view;
-    tb__segment_bind(segment);
-    return TB_OK;
-}
+/* ---- opening ---- */
 
 static tb_status make_frames(tb_reader *reader)
 {
@@ -94,17 +32,13 @@ static tb_status make_frames(tb_reader *reader)
     return TB_OK;
 }
 
-/* ---- opening ---- */
-
 static void reader_destroy(tb_reader *reader)
 {
     if (reader->page.shm != NULL) {
         tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
         tb__page_unmap(&reader->page);
     }
-    if (reader->segment.base != NULL) {
-        munmap(reader->segment.base, reader->segment.view.segment_bytes);
-    }
+    tb__segment_unmap(&reader->segment);
     tb__fd_close(&reader->poke_fd);
     tb__lifeline_unref(reader->line);
     free(reader->frames);
@@ -123,7 +57,7 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
     memcpy(reader->uid, answer.uid, sizeof reader->uid);
     reader->reader_id = answer.reader_id;
     reader->max_leases = answer.max_leases;
-    TB__TRY(map_segment(&reader->segment, reply->fds[0], &answer));
+    TB__TRY(tb__segment_map(&reader->segment, reply->fds[0], &answer, 1));
     TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer.reader_id), reply->fds[1]));
     tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
     TB__TRY(make_frames(reader));
@@ -153,7 +87,7 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         struct tb__pool_open_wire now = *wire;
         now.flags &= ~TB__OPEN_WAIT;
         int by_handle = (wire->flags & TB__OPEN_BY_UID) != 0;
-        int64_t patience_ns = by_handle ? HANDLE_PATIENCE_NS : ANSWER_PATIENCE_NS;
+        int64_t patience_ns = by_handle ? HANDLE_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
         status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
                                    tb__deadline_ns(patience_ns), &reply);
     }
@@ -381,8 +315,9 @@ static tb_status make_poke(tb_reader *reader)
     }
     struct tb__reader_wire wire = {.reader_id = reader->reader_id};
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire,
-                                         &pair[1], 1, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+    tb_status status =
+        tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire, &pair[1], 1,
+                          tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     tb__reply_fini(&reply);
     tb__fd_close(&pair[1]);
     if (status != TB_OK) {
@@ -414,7 +349,7 @@ tb_status tb_reader_free_pool(tb_reader *reader)
     memcpy(wire.uid, reader->uid, sizeof wire.uid);
     struct tb__reply reply;
     tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_FREE, &wire, sizeof wire, NULL,
-                                         0, tb__deadline_ns(ANSWER_PATIENCE_NS), &reply);
+                                         0, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     tb__reply_fini(&reply);
     if (status == TB_E_FREED) {
         tb_log_warn("pool `%s/%s` was freed before", tb__lifeline_peer_name(reader->line),

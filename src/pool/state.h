@@ -214,6 +214,16 @@ tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
 void tb__segment_destroy(tb_pool *pool);
 uint64_t tb__memory_available(void);
 
+/* segment_map.c: map what an owner sent, checked, read-only; populated for who reads frames. On
+ * failure, too, unmap. */
+tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
+                          const struct tb__pool_wire *answer, int populate);
+void tb__segment_unmap(struct tb__segment *segment);
+
+/* stats.c: leases that a reader holds; a pool's counters as anyone who maps it sees them. */
+uint32_t tb__page_held(const struct tb__page_ref *ref);
+tb_pool_stats tb__stats_read(const struct tb__segment *segment);
+
 /* reader.c, acquire.c */
 int tb__reader_owner_gone(tb_reader *reader);
 tb_status tb__reader_ended(tb_reader *reader);

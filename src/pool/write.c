@@ -1,6 +1,7 @@
 /* Writing by copy: for data that already lies elsewhere. */
 #include "base/copy.h"
 #include "pool/state.h"
+#include "pool/support.h"
 
 static tb_status check_fixed(const tb_pool *pool, const tb_tensor *tensor, size_t bytes)
 {
@@ -75,8 +76,6 @@ tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_
     } else {
         tb__copy_strided(loan->tensor.data, tensor);
     }
-    loan->copies = 1;
-    tb__a64_add_relaxed(&pool->segment.counters->copies, 1);
-    tb__a64_add_relaxed(&pool->segment.counters->copied_bytes, bytes);
+    tb__loan_count_copy(loan, bytes);
     return tb_loan_publish(loan, out);
 }

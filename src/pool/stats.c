@@ -1,0 +1,55 @@
+/* Counters of a pool, for its owner and for tools. Any thread. */
+#include "pool/state.h"
+
+uint32_t tb__page_held(const struct tb__page_ref *ref)
+{
+    uint32_t held = 0;
+    for (uint32_t e = 0; e < ref->who->max_leases; e++) {
+        held += tb__a64_load_relaxed(tb__page_entry(ref->shm, e)) != 0;
+    }
+    return held;
+}
+
+tb_pool_stats tb__stats_read(const struct tb__segment *segment)
+{
+    const struct tb__counters_shm *counters = segment->counters;
+    return (tb_pool_stats){
+        .size = sizeof(tb_pool_stats),
+        .frames = tb__a64_load_relaxed(&counters->frames),
+        .bytes = tb__a64_load_relaxed(&counters->bytes),
+        .copies = tb__a64_load_relaxed(&counters->copies),
+        .copied_bytes = tb__a64_load_relaxed(&counters->copied_bytes),
+        .drops = tb__a64_load_relaxed(&counters->drops),
+        .overwrites = tb__a64_load_relaxed(&counters->overwrites),
+        .waits = tb__a64_load_relaxed(&counters->waits),
+        .wakeups = tb__a64_load_relaxed(&counters->wakeups),
+        .readers = (uint32_t)tb__a64_load_relaxed(&counters->readers),
+        .slots = segment->view.slot_count,
+        .freed = (uint32_t)tb__a64_load_relaxed(&counters->freed),
+        .slot_bytes = segment->view.slot_bytes,
+    };
+}
+
+tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
+{
+    if (pool == NULL) {
+        return TB__FAIL(TB_E_INVALID, "pool is NULL");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    tb_pool_stats stats = tb__stats_read(&pool->segment);
+    stats.freed = (uint32_t)atomic_load(&pool->freed);
+    /* A dead reader is attached until its memory is gone; it counts for nothing from its death on.
+     */
+    stats.readers = 0;
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        const struct tb__page_ref *ref = &set->refs[i];
+        if (!tb__life_died(tb__a32_load_acquire(&ref->shm->reader_life)) &&
+            !tb__a32_load_acquire(&ref->who->gone)) {
+            stats.readers++;
+            stats.held += tb__page_held(ref);
+        }
+    }
+    tb__pages_leave(pool);
+    return TB__INFO(tb_pool_stats, out, &stats);
+}
