@@ -2,10 +2,15 @@
  *
  *   TENSORBUS_NODE     id of the node
  *   TENSORBUS_RUNNER   name of the runner's endpoint; absent: nobody supervises
- *   TENSORBUS_INPUTS   one line per input:
- * NAME=SOURCE;queue=10;policy=drop_oldest;timeout_ns=0;restart=0 SOURCE is node/output or
- * tensorbus/timer/{secs,millis,micros,nanos,hz}/N (or dora/timer/...); the rest is optional, in any
- * order TENSORBUS_OUTPUTS  one line per output: NAME=nodeA/input1,nodeB/input2 (its subscribers) */
+ *   TENSORBUS_INPUTS   one line per input, options in any order, all of them optional:
+ *                        NAME=SOURCE;queue=10;policy=drop_oldest;timeout_ns=0;restart=0
+ *                      SOURCE is node/output, or tensorbus/timer/UNIT/N (or dora/timer/UNIT/N)
+ *                      with secs, millis, micros, nanos or hz
+ *   TENSORBUS_OUTPUTS  one line per output, with its subscribers:
+ *                        NAME=nodeA/input1,nodeB/input2
+ *   TENSORBUS_EXIT_WHEN_NODES_FINISH
+ *                      1: timers do not keep the node alive when its other inputs are closed
+ *                      (read in node.c) */
 #ifndef TB_NODE_ENV_H
 #define TB_NODE_ENV_H
 

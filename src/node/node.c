@@ -54,7 +54,7 @@ static tb_status node_create(tb_node **out)
         node->inputs[i].config = &node->config.inputs[i];
     }
     const char *finish = getenv("TENSORBUS_EXIT_WHEN_NODES_FINISH");
-    node->timers_keep_alive = finish != NULL && finish[0] == '0';
+    node->timers_keep_alive = finish == NULL || finish[0] != '1';
     *out = node;
     return status;
 }

@@ -6,7 +6,7 @@
 
 enum tb__stream_msg {
     /* Request, tb__stream_open_wire. Reply STREAM, or an error: TB_E_NOT_FOUND (no such output),
-     * TB_CLOSED (the output is closed for good), TB_E_LIMIT (quota). */
+     * TB_E_LIMIT (quota). The stream of a closed output is at its end from the beginning. */
     TB__MSG_STREAM_OPEN = TB__MSG_STREAM_FIRST,
     TB__MSG_STREAM = TB__MSG_STREAM_FIRST + 1,        /* tb__stream_wire, the ring, the page */
     TB__MSG_STREAM_MAPPED = TB__MSG_STREAM_FIRST + 2, /* request, tb__stream_wire; reply OK */

@@ -1,4 +1,4 @@
-/* A runner for the node tests: it knows each node that is ready and can tell it things. */
+/* A runner for the node tests: it knows each node that has reported and can tell it things. */
 #ifndef TB_TESTS_NODE_RUNNER_H
 #define TB_TESTS_NODE_RUNNER_H
 
@@ -52,14 +52,6 @@ static inline void runner_open(struct test_runner *runner)
     runner_in_opening = runner;
     CHECK_OK(tb_bus_open(&options, &runner->bus));
     runner_in_opening = NULL;
-}
-
-static inline size_t runner_count(struct test_runner *runner)
-{
-    pthread_mutex_lock(&runner->mutex);
-    size_t count = runner->count;
-    pthread_mutex_unlock(&runner->mutex);
-    return count;
 }
 
 static inline struct tb__lifeline *runner_find(struct test_runner *runner, const char *node)

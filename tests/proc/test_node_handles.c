@@ -282,6 +282,72 @@ static void f15_a_dead_forwarder_holds_nothing(void)
     tb_node_close(node);
 }
 
+/* ---- many frames held ---- */
+
+#define MANY 70
+
+static void many_producer(void *argument)
+{
+    (void)argument;
+    tb_node *node = open_node("a", "", "out=sink/in");
+    tb_pool *pool = register_frames(node, 80);
+    tb_handle handle;
+    uint64_t sent = 0;
+    for (;;) {
+        write_frame(pool, sent + 1, &handle);
+        tb_status status = tb_node_send(node, "out", tb_handle_value(&handle), NULL, 0);
+        if (status == TB_AGAIN) {
+            break;
+        }
+        CHECK_OK(status);
+        sent++;
+    }
+    /* As many as one reader can hold: the next message waits although the queue has room. */
+    CHECK_EQ(sent, TB_MAX_LEASES);
+    parent_pause("all leases used");
+    for (uint64_t n = sent + 1; n <= MANY; n++) {
+        if (n > sent + 1) {
+            write_frame(pool, n, &handle);
+        }
+        CHECK_OK(tb_node_send(node, "out", tb_handle_value(&handle), NULL, TB_SECONDS(20)));
+    }
+    tb_node_close(node);
+}
+
+/* A queue longer than the leases that a sender has, and a receiver that gives nothing back. */
+static void f15_all_leases_used(void)
+{
+    struct child a;
+    child_start(&a, "a", many_producer, NULL);
+    tb_node *node = open_node("sink", "in=a/out;queue=1000;policy=backpressure", "");
+    tb_event *held[TB_MAX_LEASES];
+    child_await(&a, "all leases used");
+    child_go(&a);
+    for (uint64_t n = 0; n < TB_MAX_LEASES; n++) {
+        held[n] = next_event(node, TB_EVENT_INPUT, "in");
+        CHECK_EQ(frame_number(held[n]), n + 1);
+    }
+    /* The next message stays in the queue, and the node is told why. */
+    for (int i = 0; i < 2; i++) {
+        tb_event *event = next_event(node, TB_EVENT_ERROR, "in");
+        CHECK_HAS(tb_event_text(event), "64");
+        tb_event_release(event);
+    }
+    for (uint64_t n = TB_MAX_LEASES; n < MANY; n++) {
+        tb_event_release(held[n - TB_MAX_LEASES]);
+        tb_event *event = next_event(node, TB_EVENT_INPUT, "in");
+        CHECK_EQ(frame_number(event), n + 1);
+        CHECK_EQ(tb_event_dropped(event), 0);
+        tb_event_release(event);
+    }
+    for (uint64_t n = MANY - TB_MAX_LEASES; n < TB_MAX_LEASES; n++) {
+        tb_event_release(held[n]);
+    }
+    expect_event(node, TB_EVENT_INPUT_CLOSED, "in");
+    tb_node_close(node);
+    child_join(&a);
+}
+
 static const struct test tests[] = {
     TEST(f15_forwarded_backpressure, 60),
     TEST(f15_forwarded_drop_oldest, 60),
@@ -289,6 +355,7 @@ static const struct test tests[] = {
     TEST(f15_backpressure_keeps_the_frames, 60),
     TEST(f15_drop_oldest_never_delivers_stale, 60),
     TEST(f15_a_dead_forwarder_holds_nothing, 60),
+    TEST(f15_all_leases_used, 60),
 };
 
 int main(int argc, char **argv)

@@ -23,6 +23,7 @@ static void run_burst(uint32_t queue, int backpressure)
              "in=source/out;queue=%u;policy=%s\ntick=tensorbus/timer/millis/10;queue=10", queue,
              backpressure ? "backpressure" : "drop_oldest");
     child_start(&source, "source", burst_source, NULL);
+    setenv("TENSORBUS_EXIT_WHEN_NODES_FINISH", "1", 1);
     tb_node *node = open_node("slow", inputs, "");
     if (!backpressure) {
         child_await(&source, "sent");

@@ -120,6 +120,7 @@ static void f16_waiting_is_no_polling(void)
     for (int i = 0; i < 3; i++) {
         child_start(&sources[i], names[i], told_source, (void *)(uintptr_t)names[i]);
     }
+    setenv("TENSORBUS_EXIT_WHEN_NODES_FINISH", "1", 1);
     tb_node *node =
         open_node("waiter", "a=a/out\nb=b/out\nc=c/out\nlate=tensorbus/timer/secs/3600", "");
     tb_event *event;
@@ -144,6 +145,52 @@ static void f16_waiting_is_no_polling(void)
     }
     expect_end(node);
     tb_node_close(node);
+}
+
+/* A timer keeps its node alive when all other inputs are closed, unless the flow says otherwise; a
+ * node with timers alone goes on in any case. */
+static void timers_and_the_end(void)
+{
+    static const struct {
+        const char *setting;
+        const char *inputs;
+        int ends;
+    } cases[] = {{NULL, "a=a/out\ntick=tensorbus/timer/millis/20", 0},
+                 {"0", "a=a/out\ntick=tensorbus/timer/millis/20", 0},
+                 {"1", "a=a/out\ntick=tensorbus/timer/millis/20", 1},
+                 {"1", "tick=tensorbus/timer/millis/20", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct child source;
+        int has_source = cases[i].inputs[0] == 'a';
+        if (has_source) {
+            child_start(&source, "a", told_source, (void *)(uintptr_t) "a");
+        }
+        unsetenv("TENSORBUS_EXIT_WHEN_NODES_FINISH");
+        if (cases[i].setting != NULL) {
+            setenv("TENSORBUS_EXIT_WHEN_NODES_FINISH", cases[i].setting, 1);
+        }
+        tb_node *node = open_node("waiter", cases[i].inputs, "");
+        tb_event *event;
+        if (has_source) {
+            tell(&source, 0);
+            tb_event_type type = TB_EVENT_INPUT;
+            while (type != TB_EVENT_INPUT_CLOSED) {
+                CHECK_OK(tb_node_next(node, TB_SECONDS(20), &event));
+                type = tb_event_get_type(event);
+                tb_event_release(event);
+            }
+        }
+        for (int n = 0; n < 5 && !cases[i].ends; n++) {
+            expect_event(node, TB_EVENT_INPUT, "tick");
+        }
+        if (cases[i].ends) {
+            expect_end(node);
+        }
+        tb_node_close(node);
+        if (has_source) {
+            child_join(&source);
+        }
+    }
 }
 
 /* A lost wake-up shows as a wait of a whole slice. */
@@ -289,6 +336,7 @@ static const struct test tests[] = {
     TEST(f16_each_alone_wakes, 60),    TEST(f16_waiting_is_no_polling, 60),
     TEST(f16_no_wake_up_is_lost, 120), TEST(f16_nobody_starves, 60),
     TEST(f16_the_oldest_first, 60),    TEST(silence_is_an_error_event, 60),
+    TEST(timers_and_the_end, 60),
 };
 
 int main(int argc, char **argv)
