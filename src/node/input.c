@@ -92,8 +92,12 @@ tb_status tb__input_open(struct tb__input *input)
             adopt(input, stream);
             return TB_OK;
         }
-        if (status == TB_CLOSED) {
+        if (status == TB_CLOSED && !config->restart) {
             break;
+        }
+        if (status == TB_CLOSED) {
+            pause_ns(RETRY_NS);
+            status = TB_AGAIN;
         }
         if (status != TB_AGAIN) {
             return status;

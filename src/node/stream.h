@@ -26,7 +26,7 @@ struct tb__stream_options {
 };
 
 /* Subscribe. Waits for the sender's endpoint until the deadline (TB_E_NOT_FOUND); TB_CLOSED when
- * the output is closed for good. The caller ends it with tb__stream_close(). */
+ * the sender is just closing. The caller ends it with tb__stream_close(). */
 tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
                           int64_t deadline_ns, struct tb__stream **out);
 void tb__stream_close(struct tb__stream *stream); /* NULL is allowed */
