@@ -402,10 +402,7 @@ static void closing(void *state)
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         tb__pages_tell(pool, atomic_load(&pool->freed) ? TB__PAGE_FREED : TB__PAGE_GOODBYE);
     }
-    if (layer->runner != NULL) {
-        tb__lifeline_unref(layer->runner);
-        layer->runner = NULL;
-    }
+    tb__lifeline_unref(atomic_exchange(&layer->runner, NULL));
 }
 
 static void destroy(void *state)
@@ -420,6 +417,7 @@ static void destroy(void *state)
         free(pending);
     }
     pthread_mutex_destroy(&layer->cache_mutex);
+    pthread_mutex_destroy(&layer->runner_mutex);
     free(layer);
 }
 
@@ -432,6 +430,7 @@ static tb_status opening(tb_bus *bus)
     }
     layer->bus = bus;
     pthread_mutex_init(&layer->cache_mutex, NULL);
+    pthread_mutex_init(&layer->runner_mutex, NULL);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
     tb__bus_on_landed(bus, landed, layer);
     tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_OBSERVE, serve, layer);
@@ -446,6 +445,22 @@ __attribute__((constructor)) static void register_layer(void)
 
 /* ---- the runner ---- */
 
+/* Once, by the first thread that registers a pool; the others wait for its result. */
+static void look_for_runner(struct tb__pool_layer *layer, const char *runner)
+{
+    pthread_mutex_lock(&layer->runner_mutex);
+    if (!layer->runner_looked_up) {
+        struct tb__lifeline *line;
+        layer->runner_looked_up = 1;
+        if (tb__bus_connect(layer->bus, runner, 0, tb__now_ns(), &line) == TB_OK) {
+            atomic_store(&layer->runner, line);
+        } else {
+            tb_log_info("no runner to tell about pools: %s", tb_last_error_text());
+        }
+    }
+    pthread_mutex_unlock(&layer->runner_mutex);
+}
+
 void tb__pool_announce(tb_pool *pool, uint16_t type)
 {
     struct tb__pool_layer *layer = pool->layer;
@@ -454,17 +469,14 @@ void tb__pool_announce(tb_pool *pool, uint16_t type)
     if (runner == NULL || runner[0] == '\0' || pool->name[0] == '_') {
         return;
     }
-    if (!layer->runner_looked_up && type == TB__MSG_POOL_ADDED) {
-        layer->runner_looked_up = 1;
-        if (tb__bus_connect(layer->bus, runner, 0, tb__now_ns(), &layer->runner) != TB_OK) {
-            layer->runner = NULL;
-            tb_log_info("no runner to tell about pool `%s`: %s", pool->name, tb_last_error_text());
-        }
+    if (type == TB__MSG_POOL_ADDED) {
+        look_for_runner(layer, runner);
     }
-    if (layer->runner != NULL) {
+    struct tb__lifeline *line = atomic_load(&layer->runner);
+    if (line != NULL) {
         struct tb__name_wire wire = {{0}};
         tb__name_copy(wire.name, pool->name);
-        tb_status ignored = tb__lifeline_send(layer->runner, type, &wire, sizeof wire);
+        tb_status ignored = tb__lifeline_send(line, type, &wire, sizeof wire);
         (void)ignored;
     }
 }

@@ -151,7 +151,8 @@ struct tb__pool_layer {
         uint64_t owner_id;
         int64_t until_ns;
     } silent[8];
-    struct tb__lifeline *runner; /* told about pools; NULL without a runner */
+    _Atomic(struct tb__lifeline *) runner; /* told about pools; NULL without a runner */
+    pthread_mutex_t runner_mutex;          /* looking for it; never taken by the service thread */
     int runner_looked_up;
     int closing; /* nobody attaches any more; bus mutex */
 };
