@@ -171,6 +171,9 @@ tb_status tb_dtype_parse(const char *name, tb_dtype *out)
 
 tb_status tb_tensor_bytes(const tb_tensor *tensor, size_t *out)
 {
+    if (tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "tensor is NULL");
+    }
     size_t element = tb_dtype_bytes(tensor->dtype);
     char name[32];
     if (element == 0) {

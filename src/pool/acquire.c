@@ -294,7 +294,7 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
 
 static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     /* Freed is freed, even if there are frames that this reader has not taken. */
     if (__builtin_expect(is_freed(reader), 0)) {
         return tb__reader_ended(reader);
@@ -324,7 +324,7 @@ tb_status tb_reader_newest(tb_reader *reader, int64_t timeout_ns, tb_frame **out
 
 tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame **out)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     if (handle == NULL || !tb__gen_is_frame(handle->generation) || handle->flags != 0) {
         return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
     }
@@ -385,7 +385,7 @@ static void copy_racing(void *to, const uint8_t *from, size_t bytes)
 tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity, size_t *bytes,
                                 uint64_t *sequence)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     const struct tb__segment *segment = &reader->segment;
     uint64_t head = tb__a64_load_acquire(segment->head);
     uint32_t slot = 0;

@@ -49,15 +49,21 @@ tb_status tb__frame_fill(tb_frame *frame)
     return TB_OK;
 }
 
+static tb_status check(const tb_frame *frame)
+{
+    return frame != NULL ? tb__bus_check(frame->reader->bus)
+                         : TB__FAIL(TB_E_INVALID, "frame is NULL");
+}
+
 const tb_tensor *tb_frame_tensor(const tb_frame *frame)
 {
-    return &frame->tensor;
+    return frame != NULL ? &frame->tensor : NULL;
 }
 
 tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
 {
+    TB__TRY(check(frame));
     const tb_reader *reader = frame->reader;
-    TB__TRY(tb__bus_check(reader->bus));
     const struct tb__record_shm *record = &reader->segment.records[frame->slot];
     tb_frame_info info = {.sequence = frame->generation >> 1,
                           .generation = frame->generation,
@@ -77,8 +83,8 @@ tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
 
 tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
 {
+    TB__TRY(check(frame));
     tb_reader *reader = frame->reader;
-    TB__TRY(tb__bus_check(reader->bus));
     tb_frame *another = tb__frame_reserve(reader);
     if (another == NULL) {
         return TB__FAIL(TB_E_BUSY,

@@ -28,7 +28,7 @@ tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
 
 const tb_tensor *tb_loan_tensor(const tb_loan *loan)
 {
-    return &loan->tensor;
+    return loan != NULL ? &loan->tensor : NULL;
 }
 
 /* The reach of the strides of a tensor, or which of them is wrong. */
@@ -46,6 +46,9 @@ static tb_status check_strides(const tb_tensor *tensor, const int64_t *strides, 
 
 tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, const int64_t *strides)
 {
+    if (loan == NULL || (shape == NULL && ndim > 0)) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", loan == NULL ? "loan" : "shape");
+    }
     tb_pool *pool = loan->pool;
     if (!pool->varying) {
         return TB__FAIL(TB_E_MISMATCH,
@@ -152,7 +155,11 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
     }
     size_t bytes = pool->proto_bytes;
     if (pool->varying) {
-        TB__TRY(tb_tensor_bytes(&loan->tensor, &bytes));
+        tb_status status = tb_tensor_bytes(&loan->tensor, &bytes);
+        if (status != TB_OK) { /* not after a reshape: somebody wrote to it */
+            tb__loan_discard(pool, loan->slot);
+            return status;
+        }
     }
     /* A spinning reader has the line of the head: ask for it while the clock is read. */
     tb__prefetch_write(pool->segment.head);

@@ -250,5 +250,5 @@ void tb_pool_close(tb_pool *pool)
 
 const char *tb_pool_name(const tb_pool *pool)
 {
-    return pool->name;
+    return pool != NULL ? pool->name : "";
 }

@@ -238,6 +238,14 @@ void tb_reader_close(tb_reader *reader)
 
 /* ---- beside the frames ---- */
 
+tb_status tb__reader_check(const tb_reader *reader)
+{
+    if (__builtin_expect(reader == NULL, 0)) {
+        return TB__FAIL(TB_E_INVALID, "reader is NULL");
+    }
+    return tb__bus_check(reader->bus);
+}
+
 int tb__reader_owner_gone(tb_reader *reader)
 {
     uint32_t life = tb__a32_load_acquire(&reader->page.shm->owner_life);
@@ -291,7 +299,11 @@ static tb_status fail_no_answer(const tb_reader *reader)
 
 tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
+    if (frame == NULL || memcmp(frame->reader->uid, reader->uid, sizeof reader->uid) != 0) {
+        return TB__FAIL(TB_E_INVALID, "pool `%s`: %s", reader->name,
+                        frame == NULL ? "frame is NULL" : "the frame is of another pool");
+    }
     if (!reader->ack) {
         return TB__FAIL(TB_E_INVALID, "the reader of pool `%s` was not opened with `ack`",
                         reader->name);
@@ -332,7 +344,7 @@ static tb_status make_poke(tb_reader *reader)
 
 tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     tb__lifeline_open_lock(reader->line); /* one thread makes it */
     tb_status status = reader->poke_fd < 0 ? make_poke(reader) : TB_OK;
     tb__lifeline_open_unlock(reader->line);
@@ -344,7 +356,7 @@ tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
 
 tb_status tb_reader_free_pool(tb_reader *reader)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_UID};
     memcpy(wire.uid, reader->uid, sizeof wire.uid);
     struct tb__reply reply;
@@ -360,7 +372,7 @@ tb_status tb_reader_free_pool(tb_reader *reader)
 
 tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
 {
-    TB__TRY(tb__bus_check(reader->bus));
+    TB__TRY(tb__reader_check(reader));
     struct tb__page_shm *page = reader->page.shm;
     tb_reader_stats stats = {
         .frames = tb__a64_load_relaxed(&page->frames),

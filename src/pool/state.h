@@ -25,6 +25,7 @@ struct tb__attached {
     uint32_t max_leases;
     uint32_t every;
     uint32_t ack;
+    uint32_t in_order;             /* 0: opened for a handle, and not expected to take every frame */
     struct tb__lifeline *line; /* kept */
     struct tb__a32 gone;       /* 1: detached, but still in the writers' set for want of memory */
     struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
@@ -226,6 +227,7 @@ uint32_t tb__page_held(const struct tb__page_ref *ref);
 tb_pool_stats tb__stats_read(const struct tb__segment *segment);
 
 /* reader.c, acquire.c */
+tb_status tb__reader_check(const tb_reader *reader); /* every public call on one begins with it */
 int tb__reader_owner_gone(tb_reader *reader);
 tb_status tb__reader_ended(tb_reader *reader);
 void tb__reader_ring_owner(tb_reader *reader);

@@ -134,6 +134,9 @@ struct need {
 static tb_status prepare(const tb_metadata *metadata, const char *key, size_t key_bytes,
                          struct need need, struct entry **out)
 {
+    if (metadata == NULL) {
+        return TB__FAIL(TB_E_INVALID, "metadata is NULL");
+    }
     if (!key_valid(key, key_bytes)) {
         return TB__FAIL(TB_E_INVALID, "metadata key `%.80s`: keys are 1 to 255 bytes of UTF-8",
                         key);
@@ -267,9 +270,18 @@ static size_t key_length(const char *key)
     return key != NULL ? strnlen(key, KEY_MAX + 1) : 0;
 }
 
+static tb_status fail_no_values(const char *key)
+{
+    return TB__FAIL(TB_E_INVALID, "metadata key `%.80s`: the list of values is NULL",
+                    key != NULL ? key : "(null)");
+}
+
 static tb_status set_by_name(tb_metadata *metadata, const char *key, tb_metadata_type type,
                              const void *bytes, uint64_t size)
 {
+    if (bytes == NULL && size != 0 && size <= TB_METADATA_MAX) {
+        return fail_no_values(key);
+    }
     return set_plain(metadata, key != NULL ? key : "", key_length(key), type, bytes, size);
 }
 
@@ -320,6 +332,9 @@ tb_status tb_metadata_set_strings(tb_metadata *metadata, const char *key, const 
     size_t fitting = count <= TB_METADATA_MAX / 4 ? count : 0;
     if (fitting != count) {
         return set_by_name(metadata, key, TB_META_STRING_LIST, NULL, (uint64_t)1 << 62);
+    }
+    if (values == NULL && count != 0) {
+        return fail_no_values(key);
     }
     struct string_view *views = calloc(count + 1, sizeof *views);
     if (views == NULL) {
