@@ -1,4 +1,6 @@
 /* Queues: what arrives of a burst (F07), and who waits for whom (F17). */
+#include <pthread.h>
+
 #include "proc/node_support.h"
 
 #define BURST 100
@@ -239,12 +241,78 @@ static void f07_a_dead_subscriber_blocks_nobody(void)
     tb_node_close(node);
 }
 
+/* ---- several threads on one output ---- */
+
+#define THREADS 4
+#define EACH 500
+
+static tb_node *shared_node;
+
+/* Every tenth value is too large for a slot. */
+static void *send_many(void *argument)
+{
+    uint64_t thread = (uint64_t)(uintptr_t)argument;
+    uint64_t *words = calloc(10000, sizeof *words);
+    for (uint64_t n = 1; n <= EACH; n++) {
+        words[0] = thread << 32 | n;
+        CHECK_OK(tb_node_send(shared_node, "out", tb_bytes(words, n % 10 == 0 ? 80000 : 8), NULL,
+                              TB_SECONDS(60)));
+    }
+    free(words);
+    return NULL;
+}
+
+static void threaded_source(void *argument)
+{
+    pthread_t threads[THREADS];
+    (void)argument;
+    shared_node = open_node("source", "", "out=sink/in,sink/again");
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        CHECK_EQ(pthread_create(&threads[i], NULL, send_many, (void *)i), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    tb_node_close(shared_node);
+}
+
+/* Each thread's messages come in its order, and both subscribers get all of them. */
+static void f07_several_threads_send(void)
+{
+    struct child source;
+    child_start(&source, "source", threaded_source, NULL);
+    tb_node *node = open_node("sink",
+                              "in=source/out;queue=10;policy=backpressure\n"
+                              "again=source/out;queue=3;policy=backpressure",
+                              "");
+    uint64_t last[2][THREADS] = {{0}};
+    tb_event *event;
+    while (tb_node_next(node, TB_SECONDS(20), &event) == TB_OK) {
+        if (tb_event_get_type(event) == TB_EVENT_INPUT) {
+            size_t bytes;
+            uint64_t word;
+            memcpy(&word, tb_event_bytes(event, &bytes), 8);
+            uint64_t *before = &last[tb_event_id(event)[0] == 'a'][word >> 32];
+            uint64_t number = word & 0xffffffff;
+            CHECK_EQ(number, *before + 1);
+            CHECK_EQ(bytes, number % 10 == 0 ? 80000 : 8);
+            *before = number;
+        }
+        tb_event_release(event);
+    }
+    for (int i = 0; i < 2 * THREADS; i++) {
+        CHECK_EQ(last[i / THREADS][i % THREADS], EACH);
+    }
+    tb_node_close(node);
+    child_join(&source);
+}
+
 static const struct test tests[] = {
     TEST(f07_drop_oldest_queue_1, 60),    TEST(f07_drop_oldest_queue_10, 60),
     TEST(f07_drop_oldest_queue_1000, 60), TEST(f07_backpressure_queue_1, 60),
     TEST(f07_backpressure_queue_10, 60),  TEST(f07_backpressure_queue_1000, 60),
     TEST(f07_all_or_nobody, 60),          TEST(f07_a_dead_subscriber_blocks_nobody, 60),
-    TEST(f17_full_cycle_times_out, 60),
+    TEST(f07_several_threads_send, 120),  TEST(f17_full_cycle_times_out, 60),
 };
 
 int main(int argc, char **argv)
