@@ -99,6 +99,7 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     who->max_leases = wire->max_leases != 0 ? wire->max_leases : pool->max_leases;
     who->every = (wire->flags & TB__OPEN_EVERY) != 0;
     who->ack = (wire->flags & TB__OPEN_ACK) != 0;
+    who->in_order = (wire->flags & TB__OPEN_BY_NAME) != 0;
     tb_status status = tb__page_create(&who->map, tb__page_shift(who->reader_id), &who->page_fd);
     if (status != TB_OK) {
         free(who);

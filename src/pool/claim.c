@@ -53,7 +53,8 @@ static int everybody_took(const struct tb__page_set *set, uint64_t g)
 static int somebody_missed(const struct tb__page_set *set, uint64_t g)
 {
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        if (tb__gen_distance(g, tb__a64_load_relaxed(&set->refs[i].shm->taken)) < 0) {
+        if (tb__gen_distance(g, tb__a64_load_relaxed(&set->refs[i].shm->taken)) < 0 &&
+            set->refs[i].who->in_order) {
             return 1;
         }
     }

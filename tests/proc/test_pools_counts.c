@@ -1,0 +1,54 @@
+/* What is counted as overwritten: frames that a reader in order had not come to, and nothing else.
+ */
+#include "proc/pool_support.h"
+
+static void frames_by_handle_are_not_missed(void)
+{
+    tb_bus *bus = open_bus("owner");
+    tb_pool *pool = register_words(bus, "frames", 16, 3);
+    for (int64_t n = 1; n <= 20; n++) {
+        tb_handle handle;
+        tb_frame *frame;
+        CHECK_OK(write_words(pool, n, TB_POLL, &handle));
+        CHECK_OK(tb_frame_open(bus, &handle, TB_POLL, &frame));
+        CHECK_EQ(words_value(frame), n);
+        tb_frame_release(frame);
+    }
+    CHECK_EQ(stats_of(pool).frames, 20);
+    CHECK_EQ(stats_of(pool).overwrites, 0);
+    tb_bus_close(bus);
+}
+
+static void frames_that_a_reader_had_not_taken_are_counted(void)
+{
+    tb_bus *bus = open_bus("owner");
+    tb_pool *pool = register_words(bus, "frames", 16, 3);
+    tb_reader *reader = open_reader(bus, "owner/frames");
+    for (int64_t n = 1; n <= 10; n++) {
+        CHECK_OK(write_words(pool, n, TB_POLL, NULL));
+    }
+    /* The first seven have gone, three are in the slots. */
+    CHECK_EQ(stats_of(pool).overwrites, 7);
+    tb_frame *frame;
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    CHECK_EQ(info_of(frame).missed, 7);
+    CHECK_EQ(words_value(frame), 8);
+    tb_frame_release(frame);
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    tb_frame_release(frame);
+    /* Frames 8 and 9 were taken: that they go is no loss. */
+    CHECK_OK(write_words(pool, 11, TB_POLL, NULL));
+    CHECK_OK(write_words(pool, 12, TB_POLL, NULL));
+    CHECK_EQ(stats_of(pool).overwrites, 7);
+    tb_bus_close(bus);
+}
+
+static const struct test tests[] = {
+    TEST(frames_by_handle_are_not_missed, 10),
+    TEST(frames_that_a_reader_had_not_taken_are_counted, 10),
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, tests, TEST_COUNT(tests));
+}
