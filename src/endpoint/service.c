@@ -235,8 +235,13 @@ static tb_status take_greeting(tb_bus *bus, struct tb__lifeline *line, struct tb
 static tb_status dispatch(tb_bus *bus, struct tb__lifeline *line, struct tb__msg *msg)
 {
     if (line->connected && msg->request != 0) {
-        /* We only ever get replies on a line that we connected; a late one is dropped. */
-        tb__lifeline_complete(line, msg);
+        /* We only ever get replies on a line that we connected; a late one is dropped. A hand-over
+         * that nobody takes is cancelled: the word of that may have met a full socket. */
+        uint32_t request = msg->request;
+        if (!tb__lifeline_complete(line, msg) && msg->fd_count > 0) {
+            tb_status ignored = tb__lifeline_send(line, TB__MSG_CANCEL, &request, sizeof request);
+            (void)ignored;
+        }
         return TB_OK;
     }
     if (msg->type == TB__MSG_HELLO) {
