@@ -220,6 +220,7 @@ bit late_clear[2];         /* the reader's store of 0 to its entry is in its sto
 bit late_taken;            /* reader 1's store of its cursor is in its store buffer */
 bit waiting[2];            /* in the pages, set by the owner's threads */
 byte waiters;              /* threads that wait (the owner's own memory) */
+bit contended;             /* a thread has passed over a slot that another has (the owner's own memory) */
 bit owned;                 /* a thread of the owner has the slot (the owner's own memory) */
 bit late_idle;             /* its store of 0 there is in its store buffer */
 bit late_waiting[4];       /* the same in the store buffers: of thread t, for page p, at 2t + p */
@@ -264,7 +265,15 @@ look:
     read_bell();
 #endif
     if
-    :: !linked[1] || owned || keeps(0) -> skip
+    :: owned ->
+#ifndef NO_CONTENDED
+        contended = 1; /* whoever passes a slot over says so, then looks once more */
+#endif
+        if
+        :: owned -> skip
+        :: else -> goto look
+        fi
+    :: !owned && (!linked[1] || keeps(0)) -> skip
     :: else ->
         if
         :: t == 1 && keeps(1) -> skip
@@ -308,8 +317,12 @@ active proctype Third()
 #endif
 #ifndef NO_RING_ON_GIVE_UP
     if
-    :: waiters != 0 -> ring()
-    :: else
+    :: d_step { contended -> contended = 0 }
+        if
+        :: waiters != 0 -> ring()
+        :: else
+        fi
+    :: !contended
     fi
 #endif
 }

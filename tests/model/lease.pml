@@ -76,6 +76,9 @@ byte numbered;       /* writes that have a number (the owner's own memory) */
 #if WRITERS > 1
 bit turn[WRITES + 2]; /* bit n: write n is complete, head may pass it (the owner's own memory) */
 #endif
+#ifdef REMEMBER
+byte found_held[SLOTS]; /* generation that was found leased (the owner's own memory) */
+#endif
 byte cursor[READERS]; /* generation that the reader returned last (its own memory) */
 byte running[READERS]; /* threads of the reader that have not left (its own memory) */
 #ifdef FAR
@@ -200,6 +203,13 @@ inline check_overwrite(s)
     true_frame[s] = 0
 }
 
+/* -DREMEMBER: the first look is only for frames that a second look once found leased. */
+#ifdef REMEMBER
+#define looked_for(s) (found_held[s] == gen[s])
+#else
+#define looked_for(s) true
+#endif
+
 /* First look: which slots hold frames that somebody leases, and how far has everybody taken? */
 inline scan_all()
 {
@@ -216,7 +226,7 @@ inline scan_all()
                 do
                 :: s < SLOTS ->
                     if
-                    :: gen[s] == entry[i] -> avoid = avoid | (1 << s)
+                    :: gen[s] == entry[i] && looked_for(s) -> avoid = avoid | (1 << s)
                     :: else
                     fi;
                     s++
@@ -333,7 +343,11 @@ proctype Writer()
         :: else -> goto finish
         fi;
     again:
+#ifndef PROBE
         slot_free;
+#else
+        skip; /* the owner keeps probing */
+#endif
         remember_leases();
         scan_all();
         newest = head;
@@ -383,6 +397,9 @@ proctype Writer()
             avoid = avoid | (1 << s);
 #ifndef NO_PUT_BACK
             gen[s] = g;
+#endif
+#ifdef REMEMBER
+            found_held[s] = g;
 #endif
             goto pick
         :: else
