@@ -37,25 +37,28 @@ typedef struct tb_bus_options {
 
 /** Open a bus.
  *  Owner:   the caller; end with tb_bus_close(). Options are copied; NULL = all defaults.
- *  Returns: TB_OK, TB_E_INVALID (name), TB_E_EXISTS (a live process has the name), TB_E_DENIED (the
- *           runtime directory is not safe), TB_E_SYSTEM, TB_E_NOMEM.
- *  Threads: any.   Waits: for the flow directory's lock, milliseconds.   Source: src/endpoint/bus.c
- */
+ *  Returns: TB_OK, TB_E_INVALID (name, flow or path), TB_E_EXISTS (a live process has the name),
+ *           TB_E_DENIED (the runtime directory is not safe), TB_E_NOT_FOUND (it vanishes again and
+ *           again), TB_E_LIMIT (open files), TB_E_UNSUPPORTED (an option of a newer release),
+ *           TB_E_SYSTEM, TB_E_NOMEM.
+ *  Threads: any.   Waits: for the flow directory's lock: milliseconds, TB_E_SYSTEM after 10 s.
+ *  Source:  src/endpoint/bus.c */
 TB_API TB_MUST_USE tb_status tb_bus_open(const tb_bus_options *options, tb_bus **out);
 
 /** Say goodbye and close. Pools, readers and frames of the bus that are still open are closed with
- *  it: their pointers are dead afterwards. NULL is allowed.
+ *  it: their pointers are dead afterwards. NULL is allowed; in a forked child nothing happens.
+ *  Owner:   takes the bus.
  *  Threads: one, after all other calls on the bus have returned.   Waits: milliseconds.
- *  Source: src/endpoint/bus.c */
+ *  Source:  src/endpoint/bus.c */
 TB_API void tb_bus_close(tb_bus *bus);
 
-/** The 64-bit endpoint id, first half of the uid of every pool of this bus. 0 for NULL.
- *  Threads: any.   Waits: never.   Source: src/endpoint/bus.c */
+/** The 64-bit endpoint id, first half of the uid of every pool of this bus.
+ *  Returns: 0 for NULL.   Threads: any.   Waits: never.   Source: src/endpoint/bus.c */
 TB_API uint64_t tb_bus_id(const tb_bus *bus);
 
-/** Name of the endpoint, "" when it has none.
- *  Owner:   borrowed, lives as long as the bus.   Threads: any.   Waits: never.
- *  Source: src/endpoint/bus.c */
+/** Name of the endpoint.
+ *  Owner:   borrowed, lives as long as the bus.   Returns: "" when it has none, and for NULL.
+ *  Threads: any.   Waits: never.   Source: src/endpoint/bus.c */
 TB_API const char *tb_bus_name(const tb_bus *bus);
 
 #ifdef __cplusplus

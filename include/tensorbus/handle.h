@@ -25,7 +25,7 @@ typedef struct tb_handle {
 } tb_handle;
 
 /** Sequence number of the frame that a handle names: write n of the pool has sequence n, from 1.
- *  Threads: any.   Waits: never. */
+ *  Returns: 0 for a handle of no frame.   Threads: any.   Waits: never.   Source: this header */
 static inline uint64_t tb_handle_sequence(const tb_handle *handle)
 {
     return handle->generation >> 1;

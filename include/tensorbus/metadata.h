@@ -40,15 +40,20 @@ typedef struct tb_metadata_value {
     const char *const *strings;
 } tb_metadata_value;
 
-/** Make empty metadata.
- *  Owner:   the caller; end with tb_metadata_destroy().   Threads: any.   Waits: never.
- *  Source: src/wire/metadata.c */
+/** Make empty metadata; destroy it. NULL is allowed for destroying.
+ *  Owner:   the caller; end with tb_metadata_destroy().
+ *  Returns: TB_OK, TB_E_NOMEM.   Threads: any; destroy: one, the last.   Waits: never.
+ *  Source:  src/wire/metadata.c */
 TB_API TB_MUST_USE tb_status tb_metadata_create(tb_metadata **out);
 TB_API void tb_metadata_destroy(tb_metadata *metadata);
 
-/** Set one value; the key and the value are copied.
- *  Returns: TB_OK, TB_E_INVALID (key), TB_E_LIMIT (names key and limit; nothing changes),
- * TB_E_NOMEM. Threads: one at a time.   Waits: never.   Source: src/wire/metadata.c */
+/** Set one value; the key and the value are copied. A value of NULL is the empty string, also in a
+ *  list; a list may be NULL if it is empty.
+ *  Units:   count in elements.
+ *  Owner:   everything given stays the caller's. Views of the key's former value die.
+ *  Returns: TB_OK, TB_E_INVALID (key or list), TB_E_LIMIT (names key and limit), TB_E_NOMEM; on
+ *           failure nothing changes.
+ *  Threads: one at a time.   Waits: never.   Source: src/wire/metadata.c */
 TB_API TB_MUST_USE tb_status tb_metadata_set_bool(tb_metadata *metadata, const char *key,
                                                   int value);
 TB_API TB_MUST_USE tb_status tb_metadata_set_int64(tb_metadata *metadata, const char *key,
@@ -65,14 +70,16 @@ TB_API TB_MUST_USE tb_status tb_metadata_set_strings(tb_metadata *metadata, cons
                                                      const char *const *values, size_t count);
 
 /** Look a key up.
+ *  Owner:   what *out points to is borrowed from the metadata.
  *  Returns: TB_OK, TB_E_NOT_FOUND.   Threads: any, while nobody sets.   Waits: never.
- *  Source: src/wire/metadata.c */
+ *  Source:  src/wire/metadata.c */
 TB_API TB_MUST_USE tb_status tb_metadata_get(const tb_metadata *metadata, const char *key,
                                              tb_metadata_value *out);
 
 /** Number of keys; the key and value at an index, in the order of setting.
+ *  Owner:   *key and what *out points to are borrowed from the metadata.
  *  Returns: tb_metadata_at: TB_OK, TB_E_NOT_FOUND (index).   Threads: any, while nobody sets.
- *  Waits: never.   Source: src/wire/metadata.c */
+ *  Waits:   never.   Source: src/wire/metadata.c */
 TB_API size_t tb_metadata_count(const tb_metadata *metadata);
 TB_API TB_MUST_USE tb_status tb_metadata_at(const tb_metadata *metadata, size_t index,
                                             const char **key, tb_metadata_value *out);

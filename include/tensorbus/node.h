@@ -27,20 +27,24 @@ typedef struct tb_event tb_event;
 /** Open the node that the environment describes (TENSORBUS_NODE and others, set by the runner).
  *  Owner:   the caller; end with tb_node_close().
  *  Returns: TB_OK, TB_E_NOT_FOUND (not started by a runner), TB_E_INVALID (environment), or an
- * error of tb_bus_open(). Threads: any.   Waits: until the inputs' senders and the outputs'
- * subscribers are there, or are known to be gone.   Source: src/node/node.c */
+ *           error of tb_bus_open().
+ *  Threads: any.   Waits: until the inputs' senders and the outputs' subscribers are there, or are
+ *           known to be gone.
+ *  Source:  src/node/node.c */
 TB_API TB_MUST_USE tb_status tb_node_open(tb_node **out);
 
 /** Close: receivers get what was sent, then INPUT_CLOSED. Events and frames of the node must have
- *  been given back. NULL is allowed.
- *  Threads: one, after all other calls have returned.   Waits: until receivers have taken what
- *           `backpressure` inputs still queue, at most 10 s, or until STOP.   Source:
- * src/node/node.c */
+ *  been given back. NULL is allowed; in a forked child nothing happens.
+ *  Owner:   takes the node.
+ *  Threads: one, after all other calls have returned.
+ *  Waits:   until receivers have taken what `backpressure` inputs still queue, at most 10 s, or
+ *           until STOP.
+ *  Source:  src/node/node.c */
 TB_API void tb_node_close(tb_node *node);
 
 /** Id of the node; its bus, on which pools are registered.
  *  Owner:   borrowed, live as long as the node.   Threads: any.   Waits: never.
- *  Source: src/node/node.c */
+ *  Source:  src/node/node.c */
 TB_API const char *tb_node_id(const tb_node *node);
 TB_API tb_bus *tb_node_bus(tb_node *node);
 
@@ -54,40 +58,61 @@ typedef enum tb_event_type {
 /** Wait for the next event of any input or timer.
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   the caller; end with tb_event_release(), which also releases a frame that it holds.
- *  Returns: TB_OK, TB_AGAIN (nothing within the timeout), TB_CLOSED (all inputs are closed, or STOP
- *           was delivered before), TB_E_FORKED.
+ *  Returns: TB_OK, TB_AGAIN (nothing within the timeout), TB_CLOSED (all inputs are closed, or
+ *           STOP was delivered before), TB_E_NOMEM, TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: one at a time.   Waits: up to the timeout.   Source: src/node/next.c */
 TB_API TB_MUST_USE tb_status tb_node_next(tb_node *node, int64_t timeout_ns, tb_event **out);
+
+/** Give an event back. NULL is allowed.
+ *  Owner:   takes the event and the frame that it holds.
+ *  Threads: one event belongs to one thread at a time.   Waits: never.
+ *  Source:  src/node/event.c */
 TB_API void tb_event_release(tb_event *event);
 
+/** Type of an event.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API tb_event_type tb_event_get_type(const tb_event *event);
 
-/** Name of the input, "" for STOP.   Owner: borrowed from the event. */
+/** Name of the input, "" for STOP.
+ *  Owner:   borrowed from the event.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const char *tb_event_id(const tb_event *event);
 
 /** The value of an INPUT as a tensor: bytes are uint8[n], a handle's frame is the frame's tensor, a
- *  timer tick is empty. NULL for other types.
- *  Owner:   borrowed from the event; read-only.   Source: src/node/event.c */
+ *  timer tick is empty.
+ *  Owner:   borrowed from the event; read-only.   Returns: NULL for other types.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const tb_tensor *tb_event_tensor(const tb_event *event);
 
 /** The value's packed bytes; the same memory as the tensor's data.
- *  Owner:   borrowed from the event. Returns: NULL and *bytes = 0 when there is none. */
+ *  Units:   *bytes in bytes.
+ *  Owner:   borrowed from the event.   Returns: NULL and *bytes = 0 when there is none.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const void *tb_event_bytes(const tb_event *event, size_t *bytes);
 
-/** The frame behind a handle that was sent, NULL when the value was no handle.
- *  Owner:   borrowed from the event; tb_frame_hold() to keep it longer. */
+/** The frame behind a handle that was sent.
+ *  Owner:   borrowed from the event; tb_frame_hold() to keep it longer.
+ *  Returns: NULL when the value was no handle.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API tb_frame *tb_event_frame(const tb_event *event);
 
-/** Metadata of an INPUT, never NULL.   Owner: borrowed from the event. */
+/** Metadata of an INPUT.
+ *  Owner:   borrowed from the event.   Returns: never NULL; empty for other types.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const tb_metadata *tb_event_metadata(const tb_event *event);
 
-/** CLOCK_MONOTONIC time in ns at which the message was sent or the timer was due. */
+/** When the message was sent, or the timer was due.
+ *  Units:   ns on CLOCK_MONOTONIC.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API int64_t tb_event_stamp_ns(const tb_event *event);
 
-/** Messages of this input that were lost since the one before (drop_oldest). */
+/** Messages of this input that were lost since the one before (drop_oldest).
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API uint64_t tb_event_dropped(const tb_event *event);
 
-/** Explanation of an ERROR, "" otherwise.   Owner: borrowed from the event. */
+/** Explanation of an ERROR.
+ *  Owner:   borrowed from the event.   Returns: "" for other types.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const char *tb_event_text(const tb_event *event);
 
 /* What is sent. Make one with tb_bytes(), tb_tensor_value(), tb_handle_value() or tb_no_value(). */
@@ -129,17 +154,21 @@ static inline tb_value tb_handle_value(const tb_handle *handle)
 }
 
 /** Send a value on an output to all its subscribers.
+ *  Shape:   a tensor may be strided; receivers get it row-major.
  *  Units:   timeout in ns; it bounds the wait for room in `backpressure` inputs.
  *  Owner:   value and metadata (NULL: none) are copied or held before the call returns.
  *  Returns: TB_OK (also when nobody subscribes), TB_AGAIN (a backpressure input had no room in
- * time: no subscriber got the message), TB_E_NOT_FOUND (no such output: names those that exist),
- *           TB_E_LIMIT (metadata above TB_METADATA_MAX, value above the node's 1 GiB), TB_E_NOMEM,
- *           TB_E_STALE (handle), TB_E_FORKED.
+ *           time: no subscriber got the message), TB_CLOSED (the output is closed), TB_E_NOT_FOUND
+ *           (no such output: names those that exist; or the owner of the handle is gone),
+ *           TB_E_INVALID (NULL, the value), TB_E_LIMIT (metadata above TB_METADATA_MAX, value
+ *           above the node's 1 GiB), TB_E_NOMEM, TB_E_UNSUPPORTED (device), TB_E_STALE and
+ *           TB_E_FREED (handle), TB_E_FORKED.
  *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/node/send.c */
 TB_API TB_MUST_USE tb_status tb_node_send(tb_node *node, const char *output, tb_value value,
                                           const tb_metadata *metadata, int64_t timeout_ns);
 
 /** Close one output now: its receivers get what was sent, then INPUT_CLOSED.
+ *  Returns: TB_OK, TB_E_NOT_FOUND (no such output), TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: any.   Waits: never.   Source: src/node/send.c */
 TB_API TB_MUST_USE tb_status tb_node_close_output(tb_node *node, const char *output);
 

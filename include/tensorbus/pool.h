@@ -52,11 +52,15 @@ typedef struct tb_pool_options {
 } tb_pool_options;
 
 /** Register a pool.
- *  Shape:   options give dtype, ndim and shape of every frame, or of the first when capacity_bytes
- * > 0. Owner:   the caller; end with tb_pool_close(). Options are copied. Returns: TB_OK,
- * TB_E_INVALID, TB_E_EXISTS (name), TB_E_NOMEM (names needed and available bytes), TB_E_LIMIT,
- * TB_E_UNSUPPORTED (device), TB_E_FORKED. Threads: any.   Waits: while memory is allocated and
- * touched (about 0.6 s per GiB). Source: src/pool/pool.c */
+ *  Shape:   options give dtype, ndim and shape of every frame, of the first if capacity_bytes > 0.
+ *  Owner:   the caller; end with tb_pool_close(). Options are copied.
+ *  Returns: TB_OK, TB_E_INVALID, TB_E_EXISTS (the name, or the file of doradma_name), TB_E_NOMEM
+ *           (names needed and available bytes), TB_E_LIMIT (slots, leases, overflow, locked memory,
+ *           open files), TB_E_UNSUPPORTED (device, an option of a newer release), TB_E_SYSTEM,
+ *           TB_E_FORKED.
+ *  Threads: any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per
+ *           GiB; when a runner has started the process, for its answer to the first pool.
+ *  Source:  src/pool/pool.c */
 TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *options,
                                               tb_pool **out);
 
@@ -65,63 +69,75 @@ TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   the caller holds *out until tb_loan_publish() or tb_loan_cancel().
  *  Returns: TB_OK, TB_AGAIN (no slot came free; counted as a drop, tb_last_error_text() names the
- *           holders), TB_E_DEADLOCK (every slot is held by the calling thread), TB_E_FREED,
- *           TB_E_FORKED.
+ *           holders), TB_E_DEADLOCK (the calling thread itself holds every slot that stands in the
+ *           way), TB_E_FREED, TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out);
 
-/** The tensor of a loan: uninitialised memory of the slot, aligned to 4096 bytes.
- *  Owner:   borrowed; dead after publish or cancel.
+/** The tensor of a loan: memory of the slot, aligned to 4096 bytes, with whatever it held before.
+ *  Shape:   the registered one, or that of tb_loan_reshape().
+ *  Owner:   borrowed; dead after publish or cancel.   Returns: NULL for NULL.
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
 
 /** Give a loan of a pool with varying shapes its shape and, optionally, strides.
  *  Shape:   ndim and shape as given; strides in elements, NULL = row-major; no negative strides.
- *  Returns: TB_OK, TB_E_INVALID, TB_E_MISMATCH (fixed-shape pool, or larger than the slot).
+ *  Owner:   shape and strides are copied.
+ *  Returns: TB_OK, TB_E_INVALID (NULL, ndim, a negative dimension or stride), TB_E_LIMIT
+ *           (overflow), TB_E_MISMATCH (fixed-shape pool, or larger than the slot).
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape,
                                              const int64_t *strides);
 
 /** Publish a filled slot: the frame becomes readable, sleeping readers are woken.
  *  Owner:   consumes the loan, also on failure. *out (may be NULL) is 48 bytes of plain data.
- *  Returns: TB_OK, TB_E_FREED (the pool was freed meanwhile; the frame is discarded), TB_E_FORKED.
+ *  Returns: TB_OK, TB_E_FREED (the pool was freed meanwhile; the frame is discarded),
+ *           TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_loan_publish(tb_loan *loan, tb_handle *out);
 
 /** Give a slot back unpublished. NULL is allowed.
+ *  Owner:   consumes the loan.
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API void tb_loan_cancel(tb_loan *loan);
 
 /** Copy a tensor into a free slot and publish it; strided sources are packed on the way.
  *  Shape:   tensor must have the registered dtype and shape, or fit the capacity when shapes vary.
  *  Units:   timeout in ns, as tb_pool_loan().
+ *  Owner:   the tensor stays the caller's. *out (may be NULL) is 48 bytes of plain data.
  *  Returns: as tb_pool_loan(); TB_E_MISMATCH (names both dtypes or shapes; nothing is written),
- *           TB_E_UNSUPPORTED (require_zero_copy).
+ *           TB_E_INVALID and TB_E_LIMIT (the tensor itself), TB_E_UNSUPPORTED (require_zero_copy,
+ *           device).
  *  Threads: any, several at once.   Waits: up to the timeout, and for the copy.
- *  Source: src/pool/write.c */
+ *  Source:  src/pool/write.c */
 TB_API TB_MUST_USE tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor,
                                            int64_t timeout_ns, tb_handle *out);
 
 /** Wait until every reader that acknowledges, and everyone named at registration, has acknowledged
- * a frame. Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who is missing or dead),
- * TB_E_STALE (handle of another pool), TB_E_FREED. Threads: any.   Waits: up to the timeout.
- * Source: src/pool/pool.c */
+ *  a frame and those before it.
+ *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
+ *  Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who has not in time; at once when one
+ *           who was named is missing or dead), TB_E_STALE (handle of another pool), TB_E_FREED,
+ *           TB_E_INVALID (NULL, or not published yet), TB_E_FORKED.
+ *  Threads: any.   Waits: up to the timeout.   Source: src/pool/ack.c */
 TB_API TB_MUST_USE tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle,
                                                 int64_t timeout_ns);
 
 /** End a pool for everybody. Frames that readers hold stay valid until they release them.
- *  Returns: TB_OK, TB_E_FREED (it was freed before: a warning is logged).
+ *  Returns: TB_OK, TB_E_FREED (it was freed before: a warning is logged), TB_E_INVALID (NULL),
+ *           TB_E_FORKED.
  *  Threads: any.   Waits: never.   Source: src/pool/pool.c */
 TB_API tb_status tb_pool_free(tb_pool *pool);
 
 /** Close the owner's object; frees the pool first if it is not freed yet. NULL is allowed.
- *  Threads: one, after all other calls on the pool have returned. Open loans are cancelled.
- *  Waits: never.   Source: src/pool/pool.c */
+ *  Owner:   takes the pool. Open loans are cancelled: their pointers are dead.
+ *  Threads: one, after all other calls on the pool have returned.   Waits: never.
+ *  Source:  src/pool/pool.c */
 TB_API void tb_pool_close(tb_pool *pool);
 
 /** Name of a pool, as registered.
- *  Owner:   borrowed, lives as long as the pool.   Threads: any.   Waits: never.
- *  Source: src/pool/pool.c */
+ *  Owner:   borrowed, lives as long as the pool.   Returns: "" for NULL.   Threads: any.
+ *  Waits:   never.   Source: src/pool/pool.c */
 TB_API const char *tb_pool_name(const tb_pool *pool);
 
 /* Counters of a pool since registration. */
@@ -132,8 +148,7 @@ typedef struct tb_pool_stats {
     uint64_t copies; /* frames that tb_pool_write() copied in */
     uint64_t copied_bytes;
     uint64_t drops;      /* loans and writes that found no slot in time */
-    uint64_t overwrites; /* frames overwritten that an attached reader had not come to; readers that
-                            were attached for a handle take single frames and miss none */
+    uint64_t overwrites; /* frames overwritten that at least one attached reader had not taken */
     uint64_t waits;      /* loans and writes that slept */
     uint64_t wakeups;    /* readers woken by system call */
     uint32_t readers;    /* attached now */
@@ -144,7 +159,8 @@ typedef struct tb_pool_stats {
 } tb_pool_stats;
 
 /** Read the counters of a pool.
- *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/pool.c */
+ *  Owner:   the caller sets out->size.   Returns: TB_OK, TB_E_INVALID (NULL, size), TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/stats.c */
 TB_API TB_MUST_USE tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out);
 
 #ifdef __cplusplus

@@ -38,80 +38,110 @@ typedef struct tb_reader_options {
 
 /** Attach to a pool by "process/pool".
  *  Owner:   the caller; end with tb_reader_close(). Options are copied; NULL = all defaults.
- *  Returns: TB_OK, TB_E_NOT_FOUND (no such process or pool within wait_ns), TB_E_INVALID,
- *           TB_E_DENIED, TB_E_LIMIT (a quota of the owner), TB_E_CORRUPT (the segment fails its
- *           checks: names the field), TB_E_SYSTEM, TB_E_FORKED.
- *  Threads: any.   Waits: up to wait_ns, and for one round trip.   Source: src/pool/reader.c */
+ *  Returns: TB_OK, TB_E_NOT_FOUND (no such process or pool within wait_ns, or its owner does not
+ *           answer), TB_E_FREED, TB_E_INVALID, TB_E_DENIED, TB_E_LIMIT (leases, a quota of the
+ *           owner, open files), TB_E_CORRUPT (the segment fails its checks: names the field),
+ *           TB_E_PROTOCOL, TB_E_UNSUPPORTED (another release), TB_E_NOMEM, TB_E_SYSTEM,
+ *           TB_E_FORKED.
+ *  Threads: any.   Waits: up to wait_ns and for a few round trips; up to 15 s for an owner that is
+ *           stopped.
+ *  Source:  src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_open(tb_bus *bus, const char *path,
                                             const tb_reader_options *options, tb_reader **out);
 
 /** Attach to the pool of a handle, wherever its owner is in the flow.
- *  Returns: as tb_reader_open().   Threads: any.   Waits: one round trip.
- *  Source: src/pool/reader.c */
+ *  Owner:   as tb_reader_open().
+ *  Returns: as tb_reader_open(); TB_E_STALE (its owner has no such pool any more), TB_E_NOT_FOUND
+ *           (the owner is gone).
+ *  Threads: any.   Waits: as tb_reader_open().   Source: src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_open_handle(tb_bus *bus, const tb_handle *handle,
                                                    const tb_reader_options *options,
                                                    tb_reader **out);
 
-/** Detach. Frames that are still held are released. NULL is allowed.
+/** Detach. Frames that are still held are released: their pointers are dead. NULL is allowed.
+ *  Owner:   takes the reader.
  *  Threads: one, after all other calls on the reader have returned.   Waits: never.
- *  Source: src/pool/reader.c */
+ *  Source:  src/pool/reader.c */
 TB_API void tb_reader_close(tb_reader *reader);
 
 /** The next frame in order: the oldest one after the last that this reader returned.
+ *  Shape:   the frame's tensor has the pool's shape, or its own when shapes vary.
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   the caller holds *out until tb_frame_release().
  *  Returns: TB_OK, TB_AGAIN (nothing newer), TB_CLOSED (the owner said goodbye), TB_E_OWNER_DIED,
- *           TB_E_FREED, TB_E_BUSY (all leases in use), TB_E_FORKED.
+ *           TB_E_FREED, TB_E_BUSY (all leases in use), TB_E_CORRUPT (a varying frame's record),
+ *           TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: any, several at once: each frame goes to one of them.   Waits: up to the timeout.
- *  Source: src/pool/acquire.c */
+ *  Source:  src/pool/acquire.c */
 TB_API TB_MUST_USE tb_status tb_reader_next(tb_reader *reader, int64_t timeout_ns, tb_frame **out);
 
-/** The newest frame, skipping older ones; TB_AGAIN when it was returned before. Otherwise as
- *  tb_reader_next().   Source: src/pool/acquire.c */
+/** The newest frame, skipping older ones.
+ *  Shape, Units, Owner: as tb_reader_next().
+ *  Returns: as tb_reader_next(); TB_AGAIN when the newest was returned before.
+ *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/pool/acquire.c */
 TB_API TB_MUST_USE tb_status tb_reader_newest(tb_reader *reader, int64_t timeout_ns,
                                               tb_frame **out);
 
 /** The frame that a handle names. The order of tb_reader_next() is not touched.
+ *  Shape:   as tb_reader_next().
+ *  Owner:   the caller holds *out until tb_frame_release().
  *  Returns: TB_OK, TB_E_STALE (overwritten, or of another pool), TB_E_BUSY, TB_E_FREED,
- *           TB_E_INVALID (no handle), TB_E_FORKED.
- *  Threads: any.   Waits: never.   Source: src/pool/acquire.c */
+ *           TB_E_INVALID (NULL, no handle), TB_E_CORRUPT (a varying frame's record), TB_E_FORKED.
+ *  Threads: any.   Waits: never; up to 0.5 s for an owner that stands still in the middle of taking
+ *           the frame's slot.
+ *  Source:  src/pool/acquire.c */
 TB_API TB_MUST_USE tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle,
                                              tb_frame **out);
 
 /** Find the owner of a bare handle, attach if needed, and lease its frame. The bus keeps the
  *  attachment for later handles of the same pool (at most 64, least recently used first out).
- *  Returns: as tb_reader_frame(), TB_E_NOT_FOUND (the owner is gone).
- *  Threads: any.   Waits: up to the timeout for the first handle of a pool.
- *  Source: src/pool/frame_open.c */
+ *  Units:   timeout_ns is not used: the owner of a handle is there or gone for good.
+ *  Shape:   as tb_reader_next().
+ *  Owner:   the caller holds *out until tb_frame_release().
+ *  Returns: as tb_reader_frame() and tb_reader_open_handle().
+ *  Threads: any.   Waits: as tb_reader_open_handle() for the first handle of a pool, then as
+ *           tb_reader_frame().
+ *  Source:  src/pool/frame_open.c */
 TB_API TB_MUST_USE tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns,
                                            tb_frame **out);
 
 /** Copy the newest frame out without a lease (seqlock): for tools that must not disturb anyone.
- *  Shape:   packed bytes of the frame, at most `capacity` bytes.
+ *  Shape:   the frame's packed bytes; strides that the owner gave it are not undone.
+ *  Units:   capacity and *bytes in bytes.
  *  Owner:   buffer belongs to the caller. *bytes and *sequence are set on success.
- *  Returns: TB_OK, TB_AGAIN (overwritten while copying, nothing published), TB_E_LIMIT (capacity).
+ *  Returns: TB_OK, TB_AGAIN (overwritten while copying, nothing published), TB_E_LIMIT (capacity),
+ *           TB_E_CORRUPT, TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: any.   Waits: never.   Source: src/pool/acquire.c */
 TB_API TB_MUST_USE tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity,
                                                    size_t *bytes, uint64_t *sequence);
 
-/** Acknowledge a frame and all before it; see tb_pool_wait_acked(). Needs the option `ack`.
+/** Acknowledge a frame and all before it; see tb_pool_wait_acked().
+ *  Owner:   the frame stays the caller's.
+ *  Returns: TB_OK, TB_E_INVALID (NULL, a frame of another pool, a reader without `ack`),
+ *           TB_E_FORKED.
  *  Threads: any.   Waits: never.   Source: src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame);
 
 /** A descriptor that becomes readable when there may be something new or the owner is gone, for
  *  programs with an event loop; tb_reader_next(reader, 0, ...) until TB_AGAIN drains it.
  *  Owner:   borrowed, closed with the reader. A reader that never drains it blocks nobody.
- *  Threads: any.   Waits: one round trip at the first call.   Source: src/pool/reader.c */
+ *  Returns: TB_OK, TB_E_LIMIT (open files, here or at the owner), TB_E_NOT_FOUND (the owner does
+ *           not answer), TB_E_OWNER_DIED, TB_CLOSED, TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any.   Waits: one round trip at the first call, up to 10 s for a stopped owner.
+ *  Source:  src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd);
 
 /** Ask the owner to free the pool, as tb_pool_free() would.
- *  Returns: TB_OK, TB_E_FREED (a warning is logged), TB_E_OWNER_DIED, TB_CLOSED.
- *  Threads: any.   Waits: one round trip.   Source: src/pool/reader.c */
+ *  Returns: TB_OK, TB_E_FREED (a warning is logged), TB_E_OWNER_DIED, TB_CLOSED, TB_E_NOT_FOUND
+ *           (the owner does not answer), TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any.   Waits: one round trip, up to 10 s for a stopped owner.
+ *  Source:  src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_free_pool(tb_reader *reader);
 
 /** The tensor of a frame, read-only memory: writing to it ends the process with SIGSEGV.
- *  Owner:   borrowed; dead after release.   Threads: any.   Waits: never.
- *  Source: src/pool/frame.c */
+ *  Shape:   as tb_reader_next(); strides in elements, NULL = row-major.
+ *  Owner:   borrowed; dead after release.   Returns: NULL for NULL.   Threads: any.
+ *  Waits:   never.   Source: src/pool/frame.c */
 TB_API const tb_tensor *tb_frame_tensor(const tb_frame *frame);
 
 typedef struct tb_frame_info {
@@ -128,18 +158,23 @@ typedef struct tb_frame_info {
 } tb_frame_info;
 
 /** What is known about a frame.
- *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/frame.c
- */
+ *  Owner:   the caller sets out->size.   Returns: TB_OK, TB_E_INVALID (NULL, size), TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/frame.c */
 TB_API TB_MUST_USE tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out);
 
 /** Hold the same frame once more: *out is released on its own, by any thread.
- *  Returns: TB_OK, TB_E_BUSY (all leases in use).   Threads: any.   Waits: never.
- *  Source: src/pool/frame.c */
+ *  Owner:   the caller holds *out until tb_frame_release().
+ *  Returns: TB_OK, TB_E_BUSY (all leases in use, or the owner stands still), TB_E_INVALID (NULL),
+ *           TB_E_FORKED.
+ *  Threads: any.   Waits: never; up to 0.5 s for an owner that stands still in the middle of
+ *           taking the frame's slot.
+ *  Source:  src/pool/frame.c */
 TB_API TB_MUST_USE tb_status tb_frame_hold(tb_frame *frame, tb_frame **out);
 
 /** Give a frame back. NULL is allowed.
- *  Threads: one frame belongs to one thread at a time.   Waits: never.   Source: src/pool/frame.c
- */
+ *  Owner:   takes the frame.
+ *  Threads: one frame belongs to one thread at a time.   Waits: never.
+ *  Source:  src/pool/frame.c */
 TB_API void tb_frame_release(tb_frame *frame);
 
 /* Counters of a reader since it attached. */
@@ -156,8 +191,8 @@ typedef struct tb_reader_stats {
 } tb_reader_stats;
 
 /** Read the counters of a reader.
- *  Owner:   the caller sets out->size.   Threads: any.   Waits: never.   Source: src/pool/reader.c
- */
+ *  Owner:   the caller sets out->size.   Returns: TB_OK, TB_E_INVALID (NULL, size), TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out);
 
 #ifdef __cplusplus

@@ -82,13 +82,13 @@ TB_API size_t tb_dtype_bytes(tb_dtype dtype);
 TB_API const char *tb_dtype_name(tb_dtype dtype, char buffer[32]);
 
 /** Parse a dtype name: ours ("uint8"), NumPy's type string ("|u1", "<f4"), PyTorch's
- * ("torch.float32"). Returns: TB_OK, TB_E_INVALID.   Threads: any.   Waits: never.   Source:
- * src/base/tensor.c */
+ *  ("torch.float32").
+ *  Returns: TB_OK, TB_E_INVALID.   Threads: any.   Waits: never.   Source: src/base/tensor.c */
 TB_API TB_MUST_USE tb_status tb_dtype_parse(const char *name, tb_dtype *out);
 
 /** Packed size of a tensor.
  *  Units:   *out in bytes: product of the dimensions times the element size; 0 when one is 0.
- *  Returns: TB_OK, TB_E_INVALID (ndim, negative dimension, dtype), TB_E_LIMIT (overflow).
+ *  Returns: TB_OK, TB_E_INVALID (NULL, ndim, negative dimension, dtype), TB_E_LIMIT (overflow).
  *  Threads: any.   Waits: never.   Source: src/base/tensor.c */
 TB_API TB_MUST_USE tb_status tb_tensor_bytes(const tb_tensor *tensor, size_t *out);
 

@@ -19,31 +19,43 @@ extern "C" {
 
 /** Register a pool shaped like `tensor`, with two slots, and write it as the first frame. The bus
  *  must have a name.
+ *  Shape:   every write has this tensor's dtype and shape.
  *  Owner:   the bus owns the pool. id belongs to the caller.
- *  Returns: as tb_pool_register() and tb_pool_write().   Threads: any.
- *  Waits: while memory is allocated.   Source: src/pool/tensor_pool.c */
+ *  Returns: as tb_pool_register() and tb_pool_write(); TB_E_INVALID (NULL, a bus without a name).
+ *  Threads: any.   Waits: while memory is allocated, and for the copy.
+ *  Source:  src/pool/tensor_pool.c */
 TB_API TB_MUST_USE tb_status tb_register(tb_bus *bus, const tb_tensor *tensor,
                                          char id[TB_POOL_ID_SIZE]);
 
 /** Write a tensor into a pool of this bus.
+ *  Shape:   the registered dtype and shape; strided sources are packed.
+ *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
+ *  Owner:   the tensor stays the caller's.
  *  Returns: as tb_pool_write(); TB_E_FREED with the warning above when it was freed or never was.
  *  Threads: any.   Waits: up to the timeout for a slot, and for the copy.
- *  Source: src/pool/tensor_pool.c */
+ *  Source:  src/pool/tensor_pool.c */
 TB_API TB_MUST_USE tb_status tb_write(tb_bus *bus, const char *id, const tb_tensor *tensor,
                                       int64_t timeout_ns);
 
 /** Lease the newest frame of a pool, its own or another process's; the same one again if there is
  *  nothing newer.
+ *  Shape:   the frame's tensor has the registered shape.
+ *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   the caller; end with tb_frame_release().
- *  Returns: TB_OK, TB_AGAIN (nothing written within the timeout), TB_E_FREED with the warning above
- *           (at once) when it was freed, its owner is gone or it never was, TB_E_INVALID (id).
- *  Threads: any.   Waits: up to the timeout.   Source: src/pool/tensor_pool.c */
+ *  Returns: TB_OK, TB_AGAIN (nothing written within the timeout), TB_E_FREED with the warning
+ *           above (at once) when it was freed, its owner is gone or it never was, TB_E_INVALID
+ *           (id), TB_E_BUSY (all leases in use), TB_E_FORKED; at the first read of a pool also
+ *           what tb_reader_open() returns.
+ *  Threads: any.   Waits: up to the timeout; to attach, as tb_reader_open().
+ *  Source:  src/pool/tensor_pool.c */
 TB_API TB_MUST_USE tb_status tb_read(tb_bus *bus, const char *id, int64_t timeout_ns,
                                      tb_frame **out);
 
 /** Free a pool, its own or another process's.
- *  Returns: TB_OK, TB_E_FREED with the warning above, TB_E_INVALID (id).
- *  Threads: any.   Waits: one round trip.   Source: src/pool/tensor_pool.c */
+ *  Returns: TB_OK, TB_E_FREED with the warning above, TB_E_INVALID (id), TB_E_FORKED; for another
+ *           process's pool also what tb_reader_open() returns.
+ *  Threads: any.   Waits: one round trip; to attach, as tb_reader_open().
+ *  Source:  src/pool/tensor_pool.c */
 TB_API TB_MUST_USE tb_status tb_free(tb_bus *bus, const char *id);
 
 #ifdef __cplusplus
