@@ -148,7 +148,8 @@ typedef struct tb_pool_stats {
     uint64_t copies; /* frames that tb_pool_write() copied in */
     uint64_t copied_bytes;
     uint64_t drops;      /* loans and writes that found no slot in time */
-    uint64_t overwrites; /* frames overwritten that at least one attached reader had not taken */
+    uint64_t overwrites; /* frames overwritten that at least one attached reader had not taken;
+                            readers that were attached for a handle miss none */
     uint64_t waits;      /* loans and writes that slept */
     uint64_t wakeups;    /* readers woken by system call */
     uint32_t readers;    /* attached now */

@@ -36,8 +36,7 @@ tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd)
     TB__TRY(tb__file_size_check(name, size));
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == EMFILE || errno == ENFILE ? TB_E_LIMIT : TB_E_SYSTEM,
-                              "creating shared memory `%s`", name);
+        return TB__FAIL_ERRNO(tb__fd_failure(errno), "creating shared memory `%s`", name);
     }
     if (ftruncate(fd, (off_t)size) != 0) {
         tb_status status = TB__FAIL_ERRNO(TB_E_NOMEM, "sizing shared memory `%s` to %llu bytes",

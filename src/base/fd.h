@@ -20,6 +20,12 @@ void tb__fd_close(int *fd);
  * limit (ulimit -f) would end it by a signal. TB_E_LIMIT. */
 tb_status tb__file_size_check(const char *name, uint64_t size);
 
+/* What it means that a descriptor could not be made: too many are open, or something else. */
+static inline tb_status tb__fd_failure(int reason)
+{
+    return reason == EMFILE || reason == ENFILE ? TB_E_LIMIT : TB_E_SYSTEM;
+}
+
 /* A memfd of `size` bytes that allows seals; SHRINK and GROW are set already. */
 tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd);
 

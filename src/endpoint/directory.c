@@ -84,6 +84,9 @@ static tb_status open_level(int at_fd, const char *name, const char *path, uint3
                               path);
     }
     int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && tb__fd_failure(errno) == TB_E_LIMIT) {
+        return TB__FAIL_ERRNO(TB_E_LIMIT, "opening runtime directory `%s`", path);
+    }
     if (fd < 0) {
         return TB__FAIL_ERRNO(errno == ENOENT ? TB_E_NOT_FOUND : TB_E_DENIED,
                               "runtime directory `%s` must be a real directory", path);
@@ -130,9 +133,7 @@ tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd)
 {
     int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == ENOENT                      ? TB_E_NOT_FOUND
-                              : errno == EMFILE || errno == ENFILE ? TB_E_LIMIT
-                                                                   : TB_E_SYSTEM,
+        return TB__FAIL_ERRNO(errno == ENOENT ? TB_E_NOT_FOUND : tb__fd_failure(errno),
                               "opening flow directory `%s`", dir->path);
     }
     int64_t deadline = tb__deadline_ns(LOCK_PATIENCE_NS);
@@ -186,8 +187,7 @@ static tb_status connect_name(const struct tb__directory *dir, const char *name,
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == EMFILE || errno == ENFILE ? TB_E_LIMIT : TB_E_SYSTEM,
-                              "making a socket");
+        return TB__FAIL_ERRNO(tb__fd_failure(errno), "making a socket");
     }
     struct sockaddr_un address = address_of(dir, name);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
@@ -281,7 +281,7 @@ static tb_status listen_temporary(const struct tb__directory *dir, const char *t
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(TB_E_SYSTEM, "making a socket");
+        return TB__FAIL_ERRNO(tb__fd_failure(errno), "making a socket");
     }
     struct sockaddr_un address = address_of(dir, temporary);
     if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1024) != 0) {

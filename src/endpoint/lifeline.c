@@ -19,7 +19,7 @@ struct tb__call {
     struct tb__call *next;
     uint32_t request;
     int done;
-    int failed; /* the line died */
+    int failed; /* the line died, or there was no memory */
     struct tb__reply *reply;
     pthread_cond_t condition;
 };
@@ -225,7 +225,10 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void
         if (!call.done) {
             status = TB_AGAIN;
         } else if (call.failed) {
-            status = peer_gone(line);
+            status = atomic_load(&line->dead)
+                         ? peer_gone(line)
+                         : TB__FAIL(TB_E_NOMEM, "no memory for a reply of process `%s`",
+                                    line->peer_name);
         }
     }
     pthread_mutex_unlock(&line->bus->call_mutex);

@@ -405,8 +405,11 @@ tb_status tb__service_start(tb_bus *bus)
     bus->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     bus->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     bus->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (bus->packet == NULL || bus->epoll_fd < 0 || bus->wake_fd < 0 || bus->spare_fd < 0) {
-        return TB__FAIL_ERRNO(TB_E_SYSTEM, "starting the service thread");
+    if (bus->packet == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a bus");
+    }
+    if (bus->epoll_fd < 0 || bus->wake_fd < 0 || bus->spare_fd < 0) {
+        return TB__FAIL_ERRNO(tb__fd_failure(errno), "starting the service thread");
     }
     TB__TRY(watch_own(bus, &bus->wake_fd));
     TB__TRY(watch_own(bus, &bus->listen_fd));

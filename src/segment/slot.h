@@ -33,7 +33,7 @@ struct tb__counters_shm {
     struct tb__a64 copies; /* frames copied in by the owner */
     struct tb__a64 copied_bytes;
     struct tb__a64 drops;         /* loans that found no slot in time */
-    struct tb__a64 overwrites;    /* frames overwritten that an attached reader had not taken */
+    struct tb__a64 overwrites;    /* frames overwritten that a reader in order had not taken */
     struct tb__a64 waits;         /* loans that slept */
     struct tb__a64 wakeups;       /* readers woken by system call */
     struct tb__a64 readers;       /* attached now */

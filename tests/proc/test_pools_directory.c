@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -208,6 +209,33 @@ static void P28_bad_names(void)
     }
 }
 
+/* Too few descriptors for a bus, from none to all but one: the status says that, and nothing leaks.
+ */
+static void too_few_descriptors_are_a_limit(void)
+{
+    struct rlimit all;
+    tb_bus *bus;
+    int refused = 0;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
+    unsigned open_now = harness_fd_count();
+    for (int more = 0; more < 32; more++) {
+        struct rlimit few = {open_now + (rlim_t)more, all.rlim_max};
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        tb_status status = tb_bus_open(NULL, &bus);
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
+        if (status == TB_OK) {
+            tb_bus_close(bus);
+            break;
+        }
+        CHECK_STATUS(status, TB_E_LIMIT);
+        CHECK_HAS(tb_last_error_text(), "Too many open files");
+        CHECK_EQ(harness_fd_count(), open_now);
+        refused++;
+    }
+    CHECK_LE(4, refused);
+    CHECK_LT(refused, 32);
+}
+
 static const struct test tests[] = {
     TEST(P28_missing, 10),
     TEST(P28_unsafe_modes, 10),
@@ -217,6 +245,7 @@ static const struct test tests[] = {
     TEST(P28_full_file_system, 10),
     TEST(P28_from_the_environment, 10),
     TEST(P28_bad_names, 10),
+    TEST(too_few_descriptors_are_a_limit, 10),
 };
 
 int main(int argc, char **argv)
