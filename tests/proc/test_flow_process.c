@@ -119,7 +119,11 @@ static void signals_begin_as_they_were_made(void)
     sigprocmask(SIG_UNBLOCK, &set, NULL);
     read_output(&process, text, sizeof text);
     CHECK_HAS(text, "SigBlk:\t0000000000000000");
-    CHECK_HAS(text, "SigIgn:\t0000000000000000");
+    /* Signals 32 and 33 are the C library's own. Its posix_spawn() makes children ignore them, so
+     * that everything below make(1) does, and nobody can change it through the library. */
+    const char *ignored = strstr(text, "SigIgn:");
+    CHECK(ignored != NULL);
+    CHECK_EQ(strtoull(ignored + strlen("SigIgn:"), NULL, 16) & ~(3ull << 31), 0);
     CHECK_EQ(await_end(&process), 0);
     tb__process_fini(&process);
 }
