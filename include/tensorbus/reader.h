@@ -53,7 +53,9 @@ TB_API TB_MUST_USE tb_status tb_reader_open(tb_bus *bus, const char *path,
  *  Owner:   as tb_reader_open().
  *  Returns: as tb_reader_open(); TB_E_STALE (its owner has no such pool any more), TB_E_NOT_FOUND
  *           (the owner is gone).
- *  Threads: any.   Waits: as tb_reader_open().   Source: src/pool/reader.c */
+ *  Threads: any.   Waits: up to wait_ns and for a few round trips; up to 2 s for an owner that is
+ *           stopped.
+ *  Source:  src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_open_handle(tb_bus *bus, const tb_handle *handle,
                                                    const tb_reader_options *options,
                                                    tb_reader **out);

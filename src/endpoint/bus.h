@@ -103,6 +103,8 @@ void tb__reply_fini(struct tb__reply *reply);
 
 /* A live process answers in microseconds; one that is stopped is not waited for any longer. */
 #define TB__ANSWER_PATIENCE_NS INT64_C(10000000000)
+/* Whom a handle names, a peer has said: it must not hold us up for long. */
+#define TB__STRANGER_PATIENCE_NS INT64_C(1000000000)
 
 /* Send a request and wait for its reply. An ERROR reply becomes this call's failure with the peer's
  * text. TB_AGAIN at the deadline (the request is cancelled). TB_E_OWNER_DIED when the peer hangs

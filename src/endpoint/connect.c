@@ -9,8 +9,6 @@
 
 /* A live process greets at once; one that does not is stopped or hostile. */
 #define GREETING_PATIENCE_NS INT64_C(5000000000)
-/* Whom a handle names, a peer has said: it must not hold us up for long. */
-#define HANDLE_PATIENCE_NS INT64_C(1000000000)
 #define BLIND_LOOK_NS INT64_C(20000000)
 
 /* Bus mutex held. */
@@ -157,7 +155,7 @@ static int may_come(tb_status status)
 tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
                           struct tb__lifeline **out)
 {
-    int64_t patience_ns = name != NULL ? GREETING_PATIENCE_NS : HANDLE_PATIENCE_NS;
+    int64_t patience_ns = name != NULL ? GREETING_PATIENCE_NS : TB__STRANGER_PATIENCE_NS;
     /* A full queue empties within moments, whatever the caller's patience for absent processes. */
     int64_t full_deadline = at_least(deadline_ns, patience_ns);
     for (;;) {

@@ -10,9 +10,6 @@
 #include "base/log.h"
 #include "pool/state.h"
 
-/* Whom a handle names, a peer has said: it must not hold us up for long. */
-#define HANDLE_PATIENCE_NS INT64_C(1000000000)
-
 /* ---- opening ---- */
 
 static tb_status make_frames(tb_reader *reader)
@@ -87,7 +84,7 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         struct tb__pool_open_wire now = *wire;
         now.flags &= ~TB__OPEN_WAIT;
         int by_handle = (wire->flags & TB__OPEN_BY_UID) != 0;
-        int64_t patience_ns = by_handle ? HANDLE_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
+        int64_t patience_ns = by_handle ? TB__STRANGER_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
         status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
                                    tb__deadline_ns(patience_ns), &reply);
     }

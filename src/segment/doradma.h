@@ -3,8 +3,10 @@
  *
  *   0        header, 256 bytes               written once, but for the word at 96
  *   256      JSON, padded with zeros to 256  written once
- *   gens     word 0: head generation; word 1 + s: generation of slot s; whole 64-byte lines, so
- * that the head and up to 7 slots share one line counters 256 bytes records  256 bytes per slot
+ *   gens     word 0: head generation; word 1 + s: generation of slot s; in whole 64-byte lines: the
+ *            head and up to 7 slots share one
+ *   counters 256 bytes
+ *   records  256 bytes per slot
  *   data     slots, each of `slot_stride` bytes, page-aligned
  *
  * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that

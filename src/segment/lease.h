@@ -6,11 +6,15 @@
  *
  * Reader: see g; store g in a free entry of its page; see g again: leased. While it sees the
  * claimed mark of g it waits with the entry in place; anything else is stale, and it clears the
- * entry. Owner: see g in no entry; mark the slot claimed; see g in no entry again: the slot is its
- * own. A second hold of a frame also looks again: the owner's look at the entries is not one
- * moment, and a lease that moved from an entry not yet looked at to one already passed would be
- * missed. Both sides store before they look (sequentially consistent), so at least one sees the
- * other. tests/model proves it, with every rule's removal caught. */
+ * entry.
+ *
+ * Owner: mark the slot claimed; load the list of readers; see g in no entry: the slot is its own.
+ * Else it puts g back. Where it found g leased before, it looks before it marks, too.
+ *
+ * Both sides store before they look (sequentially consistent), so at least one sees the other. A
+ * second hold of a frame also looks again: the owner's look at the entries is not one moment, and a
+ * lease that moved from an entry not yet looked at to one already passed would be missed.
+ * tests/model proves it, with every rule's removal caught. */
 #ifndef TB_SEGMENT_LEASE_H
 #define TB_SEGMENT_LEASE_H
 
