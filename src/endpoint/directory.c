@@ -207,13 +207,17 @@ static tb_status connect_name(const struct tb__directory *dir, const char *name,
                           "connecting to `%s/%s`", dir->path, name);
 }
 
-/* A socket whose process is gone refuses; anything else counts as alive. */
+/* A socket whose process is gone refuses, and a link may lead nowhere; anything else counts as
+ * alive. What is there and cannot be found all the same is out of this process's reach: it has no
+ * /proc. */
 static int is_dead(const struct tb__directory *dir, const char *name)
 {
     int fd = -1;
+    struct stat info;
     tb_status status = connect_name(dir, name, &fd);
+    int missing = status == TB_E_NOT_FOUND && errno == ENOENT;
     tb__fd_close(&fd);
-    return status == TB_E_NOT_FOUND;
+    return status == TB_E_NOT_FOUND && !(missing && fstatat(dir->flow_fd, name, &info, 0) == 0);
 }
 
 /* ".<id>.tmp" or ".<id>.link": only who has the lock makes them, so others are left by the dead. */

@@ -7,10 +7,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -411,6 +413,47 @@ static void half_made_names_are_swept(void)
     tb_bus_close(bus);
 }
 
+/* Runs in a process of its own, which loses its /proc. */
+static void start_without_proc(void *argument)
+{
+    tb_bus *bus;
+    char go;
+    (void)argument;
+    parent_hear(&go, 1);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", "/proc", "tmpfs", 0, NULL) != 0) {
+        parent_reached("not allowed");
+        return;
+    }
+    tb_status status = tb_bus_open(NULL, &bus);
+    CHECK(umount("/proc") == 0); /* the harness needs it */
+    CHECK_LT(status, 0);
+    parent_reached("failed");
+}
+
+/* A process without /proc cannot connect to anybody: it must not take the living for dead. */
+static void names_survive_a_start_without_proc(void)
+{
+    struct child blind;
+    struct {
+        char name[48];
+    } point;
+    tb_reader *reader;
+    child_start(&blind, "blind", start_without_proc, NULL);
+    tb_bus *owner = open_bus("owner");
+    tb_bus *client = open_bus("client");
+    register_words(owner, "frames", 8, 2);
+    child_go(&blind);
+    child_hear(&blind, &point, sizeof point);
+    child_join(&blind);
+    CHECK_OK(tb_reader_open(client, "owner/frames", NULL, &reader));
+    tb_bus_close(client);
+    tb_bus_close(owner);
+    if (strcmp(point.name, "failed") != 0) {
+        harness_skip("mounting takes rights that this user lacks");
+    }
+}
+
 /* The longest name that is allowed is one like any other: the next start does not sweep it. */
 static void longest_name(void)
 {
@@ -451,6 +494,7 @@ static const struct test tests[] = {
     TEST(flood_of_silent_connections, 60),
     TEST(half_made_names_are_swept, 10),
     TEST(longest_name, 10),
+    TEST(names_survive_a_start_without_proc, 10),
     TEST(limit_of_file_sizes, 10),
 };
 
