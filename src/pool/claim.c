@@ -7,9 +7,11 @@
 
 int tb__attached_void(struct tb__attached *who, int64_t now_ns)
 {
+    /* Pairs with the release store in tb__detach(). */
     if (tb__a32_load_acquire(&who->gone)) {
         return 1;
     }
+    /* Pairs with the kernel's mark, or with tb_reader_close(). */
     if (!tb__life_died(tb__a32_load_acquire(&who->map.shm->reader_life))) {
         return 0;
     }
@@ -42,6 +44,7 @@ static int everybody_took(const struct tb__page_set *set, uint64_t g)
 {
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         const struct tb__page_ref *ref = &set->refs[i];
+        /* Pairs with the exchange of `taken`: the reader's lease was in place before it. */
         if (ref->who->every && tb__gen_distance(g, tb__a64_load_acquire(&ref->shm->taken)) < 0 &&
             !tb__attached_void(ref->who, tb__now_ns())) {
             return 0;
@@ -88,6 +91,7 @@ static int pick(tb_pool *pool, const struct tb__page_set *set, const uint64_t *t
 {
     int best = -1;
     uint64_t best_age = 0;
+    /* Pairs with the publisher's release store, of another writer. */
     uint64_t head = tb__a64_load_acquire(pool->segment.head);
     int newest_ok = pool->slots == 1 || (pool->every && set != NULL && set->every_count > 0);
     for (uint32_t s = 0; s < pool->slots; s++) {
@@ -189,6 +193,8 @@ static int try_claim(tb_pool *pool, uint32_t *out_slot)
 
 /* ---- waiting ---- */
 
+#define UNWATCHED_NS INT64_C(5000000)
+
 void tb__wait_begin(tb_pool *pool)
 {
     atomic_fetch_add(&pool->waiters, 1);
@@ -244,6 +250,9 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
             until = settled > now && settled < until ? settled : until;
         } else if (life != 0 && count < TB__MAX_LIVES) {
             lives[count++] = (struct tb__life_watch){&who->map.shm->reader_life, life};
+        } else if (life != 0) {
+            /* More than the kernel watches at once: look at the others now and then. */
+            until = now + UNWATCHED_NS < until ? now + UNWATCHED_NS : until;
         }
     }
     tb__pages_leave(pool);
