@@ -283,7 +283,8 @@ void tb__bus_handle(tb_bus *bus, uint16_t first_type, uint16_t last_type, tb__ha
 {
     TB_ASSERT(first_type > 0 && last_type <= TB__MSG_LAST);
     for (uint16_t type = first_type; type <= last_type; type++) {
-        /* The context is there before the handler can be found. */
+        /* The context is there before the handler can be found. Pairs with the acquire load in
+         * dispatch(). */
         bus->handlers[type].context = context;
         __atomic_store_n(&bus->handlers[type].handler, handler, __ATOMIC_RELEASE);
     }

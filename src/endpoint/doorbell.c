@@ -155,7 +155,8 @@ tb_status tb__lives_begin(struct tb__lives *lives)
     return TB_OK;
 }
 
-/* The list is read by the kernel at this process's end, at any instruction: one store links. */
+/* The list is read by the kernel at this process's end, at any instruction: one store links, and
+ * one takes out. The releases are for it, and for whoever loads a life word with acquire. */
 void tb__lives_attach(struct tb__lives *lives, struct tb__page_map *map, struct tb__a32 *word)
 {
     TB_ASSERT((uint8_t *)word >= map->base + TB__PAGE_BYTES);

@@ -16,6 +16,8 @@ static void find_missing(tb_pool *pool, uint64_t g, char *text, size_t size, int
     const struct tb__page_set *set = tb__pages_enter(pool);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         struct tb__attached *who = set->refs[i].who;
+        /* Pairs with the exchange in tb_reader_ack(): the reader is done with what it acknowledges.
+         */
         if (!who->ack || tb__attached_void(who, now) ||
             tb__gen_distance(g, tb__a64_load_acquire(&set->refs[i].shm->acked)) >= 0) {
             continue;
@@ -73,6 +75,7 @@ tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle, int64_t tim
     if (memcmp(handle->pool_uid, pool->uid, sizeof pool->uid) != 0) {
         return TB__FAIL(TB_E_STALE, "the handle belongs to another pool than `%s`", pool->name);
     }
+    /* Pairs with the release store of the head when it was published. */
     if (tb__gen_distance(handle->generation, tb__a64_load_acquire(pool->segment.head)) < 0) {
         return TB__FAIL(TB_E_INVALID, "pool `%s` has not published frame %llu yet", pool->name,
                         (unsigned long long)tb_handle_sequence(handle));

@@ -19,6 +19,7 @@ tb_frame *tb__frame_reserve(tb_reader *reader)
     for (uint32_t i = 0; i < reader->max_leases; i++) {
         tb_frame *frame = &reader->frames[i];
         uint32_t idle = 0;
+        /* Pairs with the release store in tb__frame_unreserve(). */
         if (tb__a32_load_relaxed(&frame->busy) == 0 && tb__a32_cas(&frame->busy, &idle, 1)) {
             tb__a32_store_relaxed(&frame->thread, tb__thread_id());
             if (__builtin_expect(i >= TB__NEAR_ENTRIES, 0)) {
@@ -32,7 +33,8 @@ tb_frame *tb__frame_reserve(tb_reader *reader)
 
 void tb__frame_unreserve(tb_frame *frame)
 {
-    /* The entry reads 0 already: it may be used again. */
+    /* The entry reads 0 already: it may be used again. Pairs with the exchange in
+     * tb__frame_reserve(). */
     tb__a32_store_release(&frame->busy, 0);
 }
 
@@ -48,6 +50,7 @@ static tb_status fail_busy(const tb_reader *reader)
 static void drop_lease(tb_frame *frame)
 {
     tb_reader *reader = frame->reader;
+    /* seq_cst: before the look at the waiting flag; pairs with the owner's fence. */
     tb__a64_store_seq(tb__page_entry(reader->page.shm, frame->index), 0);
     tb__reader_ring_owner(reader);
 }
@@ -190,6 +193,8 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 static int worth_looking(const tb_reader *reader, int newest)
 {
     uint64_t taken = tb__a64_load_relaxed(&reader->page.shm->taken);
+    /* Both acquire loads pair with the owner's release stores, of the head and in tb__pages_tell().
+     */
     uint64_t head = tb__a64_load_acquire(reader->segment.head);
     uint32_t slot;
     return (head != taken && choose(reader, taken, head, newest, &slot) != 0) ||
@@ -247,12 +252,14 @@ static int rearm_poke(tb_reader *reader, int newest)
     while (recv(fd, scrap, sizeof scrap, MSG_DONTWAIT) > 0) {
     }
     atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
+    /* Full fence between arming and the last look; pairs with the publisher's. */
     tb__fence_full();
     return worth_looking(reader, newest);
 }
 
 static int is_freed(const tb_reader *reader)
 {
+    /* Pairs with the release store in tb__pages_tell(). */
     return tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED;
 }
 
@@ -336,6 +343,7 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
         return TB__FAIL(TB_E_INVALID, "the handle names slot %u, pool `%s` has %u", handle->slot,
                         reader->name, reader->segment.view.slot_count);
     }
+    /* Pairs with the release store in tb__pages_tell(). */
     if (tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED) {
         return TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb__lifeline_peer_name(reader->line),
                         reader->name);
@@ -387,6 +395,8 @@ tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity
 {
     TB__TRY(tb__reader_check(reader));
     const struct tb__segment *segment = &reader->segment;
+    /* Head and generation pair with the publisher's release stores: payload and record are there.
+     */
     uint64_t head = tb__a64_load_acquire(segment->head);
     uint32_t slot = 0;
     while (slot < segment->view.slot_count && tb__a64_load_acquire(&segment->gens[slot]) != head) {

@@ -80,6 +80,7 @@ void tb__attached_reclaim(tb_pool *pool)
 /* Where a new reader begins: with the newest frame, or after it. */
 static uint64_t first_cursor(const tb_pool *pool, uint32_t flags)
 {
+    /* Pairs with the publisher's release store: of another thread of this process. */
     uint64_t head = tb__a64_load_acquire(pool->segment.head);
     if (head == 0 || (flags & TB__OPEN_START_NEXT)) {
         return head;
@@ -126,7 +127,8 @@ static tb_status attached_link(tb_pool *pool, struct tb__attached *who)
         pool->attached = who->next;
         return TB__FAIL(TB_E_NOMEM, "no memory for another reader of pool `%s`", pool->name);
     }
-    /* After linking, so that a thread that begins to wait now raises the flag itself. */
+    /* After linking, so that a thread that begins to wait now raises the flag itself. seq_cst:
+     * pairs with the reader's store of an entry before its look at the flag. */
     if (atomic_load(&pool->waiters) != 0) {
         tb__a32_store_seq(&who->map.shm->waiting, 1);
     }
@@ -224,6 +226,7 @@ void tb__detach(tb_pool *pool, struct tb__attached *who)
         /* Writers still see the page: its reader is gone, so its claims are void. */
         who->next = pool->attached;
         pool->attached = who;
+        /* Pairs with the acquire load in tb__attached_void(). */
         tb__a32_store_release(&who->gone, 1);
     }
     tb__bus_ring_self(pool->bus); /* slots may have come free */

@@ -25,6 +25,7 @@ static tb_reader *find_kept(struct tb__pool_layer *layer, const uint8_t *uid)
 static int holds_frames(const tb_reader *reader)
 {
     for (uint32_t i = 0; i < reader->max_leases; i++) {
+        /* Pairs with the release store in tb__frame_unreserve(). */
         if (tb__a32_load_acquire(&reader->frames[i].busy)) {
             return 1;
         }

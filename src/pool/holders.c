@@ -71,6 +71,7 @@ static int self_holds(const tb_pool *pool, uint64_t g, uint32_t thread)
             continue;
         }
         for (uint32_t i = 0; i < reader->max_leases; i++) {
+            /* Pairs with the store of the entry, which comes after that of the thread. */
             if (tb__a64_load_acquire(tb__page_entry(reader->page.shm, i)) == g &&
                 tb__a32_load_relaxed(&reader->frames[i].thread) == thread) {
                 return 1;

@@ -220,6 +220,7 @@ static void serve_fd(struct tb__pool_layer *layer, struct tb__lifeline *line, st
     tb_pool *pool;
     struct tb__attached *who = find_attached(layer, line, wire.reader_id, &pool);
     if (who != NULL && who->poke_fd < 0) {
+        /* Pairs with the acquire load in tb__wake_armed(). */
         __atomic_store_n(&who->poke_fd, msg->fds[0], __ATOMIC_RELEASE);
         msg->fds[0] = -1;
     }

@@ -181,6 +181,7 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
     /* From here on another writer may take the slot away again; until it has said who it is, nobody
      * takes it for this thread. */
     tb__a32_store_relaxed(&loan->thread, 0);
+    /* Pairs with the exchange in try_claim(). */
     tb__a32_store_release(&loan->active, 0);
     tb__wake_all(pool);
     if (__builtin_expect(atomic_load_explicit(&pool->waiters, memory_order_relaxed) != 0, 0)) {

@@ -112,6 +112,7 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
     tb_tensor tensor = {.dtype = view->dtype, .ndim = view->ndim};
     memcpy(tensor.shape, view->shape, sizeof tensor.shape);
     tb_tensor_describe(&tensor, out->tensor, sizeof out->tensor);
+    /* Head and generation pair with the publisher's release stores. */
     uint64_t head = tb__a64_load_acquire(segment->head);
     out->sequence = head >> 1;
     for (uint32_t s = 0; head != 0 && s < view->slot_count; s++) {

@@ -226,6 +226,7 @@ void tb_reader_close(tb_reader *reader)
     if (tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire) == TB_AGAIN) {
         /* The owner is stopped and its socket full: our page says that its reader is no more. */
         tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+        /* Pairs with the acquire load in tb__attached_void(). */
         tb__a32_store_release(&reader->page.shm->reader_life, TB__LIFE_DIED);
         tb__page_unmap(&reader->page);
         tb__lifeline_ring(reader->line);
@@ -245,6 +246,7 @@ tb_status tb__reader_check(const tb_reader *reader)
 
 int tb__reader_owner_gone(tb_reader *reader)
 {
+    /* Pairs with the kernel's mark. */
     uint32_t life = tb__a32_load_acquire(&reader->page.shm->owner_life);
     if (!tb__life_died(life) && !tb__lifeline_is_dead(reader->line)) {
         return 0;
@@ -281,6 +283,7 @@ tb_status tb__reader_ended(tb_reader *reader)
 
 void tb__reader_ring_owner(tb_reader *reader)
 {
+    /* seq_cst: after the caller's store; pairs with the fence in tb__wait_begin(). */
     if (__builtin_expect(tb__a32_load_seq(&reader->page.shm->waiting) != 0, 0)) {
         tb__lifeline_ring(reader->line);
     }

@@ -25,7 +25,7 @@ struct tb__attached {
     uint32_t max_leases;
     uint32_t every;
     uint32_t ack;
-    uint32_t in_order;             /* 0: opened for a handle, and not expected to take every frame */
+    uint32_t in_order;         /* 0: opened for a handle, and not expected to take every frame */
     struct tb__lifeline *line; /* kept */
     struct tb__a32 gone;       /* 1: detached, but still in the writers' set for want of memory */
     struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
@@ -185,6 +185,7 @@ static inline const struct tb__page_set *tb__pages_enter(tb_pool *pool)
 }
 static inline void tb__pages_leave(tb_pool *pool)
 {
+    /* Pairs with the service thread's look at the count before it unmaps. */
     atomic_fetch_sub_explicit(&pool->scans, 1, memory_order_release);
 }
 

@@ -11,6 +11,7 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref)
     if (armed & TB__ARMED_SLEEP) {
         calls += (uint32_t)tb__lifeline_ring(ref->who->line);
     }
+    /* Pairs with the release store in serve_fd(). */
     int poke_fd = __atomic_load_n(&ref->who->poke_fd, __ATOMIC_ACQUIRE);
     if ((armed & TB__ARMED_POKE) && poke_fd >= 0) {
         /* Full means that it is readable already. */

@@ -165,6 +165,7 @@ uint64_t tb__ring_write(struct tb__ring *ring, int64_t stamp_ns, size_t bytes,
 
 uint64_t tb__ring_head(const struct tb__ring *ring)
 {
+    /* Pairs with the release store in tb__ring_write(). */
     return tb__a64_load_acquire(&header(ring)->head);
 }
 
