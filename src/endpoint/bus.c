@@ -48,6 +48,11 @@ static void after_fork_child(void)
         for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
             tb__fd_close(&line->fd);
         }
+        for (int i = 0; i < TB__LAYER_COUNT; i++) {
+            if (bus->layers[i].forked != NULL) {
+                bus->layers[i].forked(bus->layer_states[i]);
+            }
+        }
         tb__fd_close(&bus->accepting_fd);
         for (struct tb__attempt *attempt = bus->attempts; attempt != NULL;
              attempt = attempt->next) {

@@ -33,11 +33,13 @@ void tb__bus_on_open(tb__bus_opening *opening);
 
 /* A layer's own state, made once per bus and destroyed when the bus closes, last made first. The
  * `closing` hook runs on the closing thread while the service thread still runs (say goodbye);
- * `destroy` runs after it has ended; `hangup` on the service thread when a lifeline ends. */
+ * `destroy` runs after it has ended; `hangup` on the service thread when a lifeline ends. A hook
+ * may be NULL. */
 struct tb__bus_layer {
     void (*closing)(void *state);
     void (*destroy)(void *state);
     void (*hangup)(void *state, struct tb__lifeline *line);
+    void (*forked)(void *state); /* in a child: close descriptors, no more; bus mutex held */
 };
 enum tb__layer_slot {
     TB__LAYER_POOL = 0,

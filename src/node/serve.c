@@ -170,7 +170,8 @@ static void destroy(void *state)
 
 tb_status tb__node_serve(tb_node *node, tb_bus *bus)
 {
-    static const struct tb__bus_layer hooks = {closing, destroy, hangup};
+    static const struct tb__bus_layer hooks = {
+        .closing = closing, .destroy = destroy, .hangup = hangup};
     node->bus = bus;
     tb__bus_set_layer(bus, TB__LAYER_NODE, &hooks, node);
     for (size_t i = 0; i < node->config.output_count; i++) {

@@ -3,6 +3,7 @@
 #define TB_LOG_TOPIC "pool"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -377,6 +378,13 @@ static void hangup(void *state, struct tb__lifeline *line)
     struct tb__pool_layer *layer = state;
     cancel_pending(layer, line, 0);
     tb__bus_lock(layer->bus);
+    for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
+        /* An event loop hears of its owner's end, whoever else may have the other end open. */
+        int fd = reader->line == line ? __atomic_load_n(&reader->poke_fd, __ATOMIC_ACQUIRE) : -1;
+        if (fd >= 0) {
+            shutdown(fd, SHUT_RDWR);
+        }
+    }
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         struct tb__attached *next;
         for (struct tb__attached *who = pool->attached; who != NULL; who = next) {
@@ -387,6 +395,22 @@ static void hangup(void *state, struct tb__lifeline *line)
         }
     }
     tb__bus_unlock(layer->bus);
+}
+
+/* A child must not keep the memory of pools alive, nor hold the ends of wake-up descriptors. */
+static void forked(void *state)
+{
+    struct tb__pool_layer *layer = state;
+    for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
+        tb__fd_close(&pool->segment_fd);
+        for (struct tb__attached *who = pool->attached; who != NULL; who = who->next) {
+            tb__fd_close(&who->page_fd);
+            tb__fd_close(&who->poke_fd);
+        }
+    }
+    for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
+        tb__fd_close(&reader->poke_fd);
+    }
 }
 
 /* The bus says goodbye: readers elsewhere learn it through their pages, at once. */
@@ -424,7 +448,7 @@ static void destroy(void *state)
 
 static tb_status opening(tb_bus *bus)
 {
-    static const struct tb__bus_layer hooks = {closing, destroy, hangup};
+    static const struct tb__bus_layer hooks = {closing, destroy, hangup, forked};
     struct tb__pool_layer *layer = calloc(1, sizeof *layer);
     if (layer == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for a bus");

@@ -3,7 +3,9 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define WORDS 64
 #define THREADS 8
@@ -103,6 +105,32 @@ static void threads_share_one_descriptor(void)
     tb_bus_close(bus);
 }
 
+/* A child of a fork keeps none of the library's descriptors: not a pool's memory, nor an end of a
+ * wake-up descriptor. */
+static void a_forked_child_has_no_descriptors(void)
+{
+    harness_before_fork();
+    unsigned before = harness_fd_count();
+    tb_bus *bus = open_bus("process");
+    tb_pool *pool = register_words(bus, "frames", WORDS, 4);
+    tb_reader *reader = open_reader(bus, "process/frames");
+    int fd;
+    CHECK_OK(tb_reader_fd(reader, &fd));
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    pid_t child = fork();
+    CHECK_LE(0, child);
+    if (child == 0) {
+        _exit(harness_fd_count() == before ? 0 : 1);
+    }
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    tb_frame *frame;
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame)); /* the parent notices nothing */
+    tb_frame_release(frame);
+    tb_bus_close(bus);
+}
+
 /* ------------------------------------------------------------------ slots that are being written
  */
 
@@ -155,6 +183,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(the_end_of_an_owner_makes_the_descriptor_readable, 20),
         TEST(threads_share_one_descriptor, 30),
+        TEST(a_forked_child_has_no_descriptors, 20),
         TEST(a_slot_that_is_being_written_is_not_spun_for, 20),
         TEST(a_frame_that_is_gone_is_not_read_for_ever, 20),
     };
