@@ -20,6 +20,20 @@ static void make_one_line(char *text)
     }
 }
 
+/* What the user can do about it, where errno alone tells. */
+static const char *way_out(int errno_value)
+{
+    switch (errno_value) {
+    case EMFILE:
+    case ETOOMANYREFS: /* too many descriptors are on their way, which the same limit bounds */
+        return " (raise the limit: ulimit -n)";
+    case ENFILE:
+        return " (raise the system's limit: sysctl fs.file-max)";
+    default:
+        return "";
+    }
+}
+
 tb_status tb__error_set(tb_status status, int errno_value, const char *where, const char *format,
                         ...)
 {
@@ -32,7 +46,7 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
     if (errno_value != 0 && used >= 0 && (size_t)used < sizeof text) {
         char reason[64];
         const char *said = strerror_r(errno_value, reason, sizeof reason);
-        snprintf(text + used, sizeof text - (size_t)used, ": %s", said);
+        snprintf(text + used, sizeof text - (size_t)used, ": %s%s", said, way_out(errno_value));
     }
     make_one_line(text);
     last_error = (tb_error){.status = status, .errno_value = errno_value};
@@ -44,6 +58,11 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
 tb_status tb__error_copy(tb_status status, const char *where, const char *text)
 {
     return tb__error_set(status, 0, where, "%s", text);
+}
+
+void tb__error_restore(const tb_error *kept)
+{
+    last_error = *kept;
 }
 
 void tb_last_error(tb_error *out)

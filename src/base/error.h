@@ -14,6 +14,10 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
 /* Record an error that came from elsewhere (a reply from another process). */
 tb_status tb__error_copy(tb_status status, const char *where, const char *text);
 
+/* Put back what tb_last_error() has copied: for a call that succeeds although a probe or an earlier
+ * attempt inside it has failed. Success leaves the record alone. */
+void tb__error_restore(const tb_error *kept);
+
 /* The analyzer cannot see that tb__error_set() returns what it is given, never success instead. */
 #ifdef __clang_analyzer__
 #define TB__RETURNS(status, call) ((void)(call), (status))
@@ -24,7 +28,8 @@ tb_status tb__error_copy(tb_status status, const char *where, const char *text);
 #define TB__FAIL(status, ...)                                                                      \
     TB__RETURNS((status), tb__error_set((status), 0, __func__, __VA_ARGS__))
 
-/* As TB__FAIL, with errno's text appended: "...: No space left on device". */
+/* As TB__FAIL, with errno's text appended: "...: No space left on device"; for a limit on open files
+ * also how to raise it. */
 #define TB__FAIL_ERRNO(status, ...)                                                                \
     TB__RETURNS((status), tb__error_set((status), errno, __func__, __VA_ARGS__))
 

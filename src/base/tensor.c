@@ -176,6 +176,9 @@ tb_status tb_tensor_bytes(const tb_tensor *tensor, size_t *out)
     }
     size_t element = tb_dtype_bytes(tensor->dtype);
     char name[32];
+    if (tensor->dtype == 0) {
+        return TB__FAIL(TB_E_INVALID, "dtype is 0: set it, such as TB_F32");
+    }
     if (element == 0) {
         return TB__FAIL(TB_E_INVALID, "dtype %s has no whole bytes or cannot be shared",
                         tb_dtype_name(tensor->dtype, name));

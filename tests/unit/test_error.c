@@ -89,6 +89,38 @@ static void long_texts_are_cut_and_stay_one_line(void **state)
     assert_string_equal(tb_last_error_text(), "name `a?b?[2Jc??d\xc3\xa9`");
 }
 
+static void limits_on_open_files_name_the_way_out(void **state)
+{
+    (void)state;
+    static const struct {
+        int errno_value;
+        const char *part;
+    } cases[] = {
+        {EMFILE, "making x: Too many open files (raise the limit: ulimit -n)"},
+        {ENFILE, "(raise the system's limit: sysctl fs.file-max)"},
+        {ETOOMANYREFS, "(raise the limit: ulimit -n)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        errno = cases[i].errno_value;
+        (void)TB__FAIL_ERRNO(TB_E_LIMIT, "making x");
+        assert_non_null(strstr(tb_last_error_text(), cases[i].part));
+    }
+}
+
+static void a_probe_puts_the_record_back(void **state)
+{
+    (void)state;
+    tb_error kept, error;
+    errno = ENOSPC;
+    (void)TB__FAIL_ERRNO(TB_E_NOMEM, "the user's");
+    tb_last_error(&kept);
+    (void)TB__FAIL(TB_E_NOT_FOUND, "a probe's");
+    tb__error_restore(&kept);
+    tb_last_error(&error);
+    assert_memory_equal(&error, &kept, sizeof error);
+    assert_string_equal(tb_last_error_text(), "the user's: No space left on device");
+}
+
 static tb_status try_it(tb_status inner, int *reached)
 {
     TB__TRY(inner);
@@ -184,6 +216,8 @@ int main(void)
         cmocka_unit_test(a_failure_records_who_and_why),
         cmocka_unit_test(a_text_may_be_built_from_the_text_before),
         cmocka_unit_test(long_texts_are_cut_and_stay_one_line),
+        cmocka_unit_test(limits_on_open_files_name_the_way_out),
+        cmocka_unit_test(a_probe_puts_the_record_back),
         cmocka_unit_test(failures_and_outcomes_are_passed_on),
         cmocka_unit_test(each_thread_has_its_own),
         cmocka_unit_test(names_of_statuses),
