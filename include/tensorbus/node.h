@@ -106,7 +106,8 @@ TB_API const tb_metadata *tb_event_metadata(const tb_event *event);
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API int64_t tb_event_stamp_ns(const tb_event *event);
 
-/** Messages of this input that were lost since the one before (drop_oldest).
+/** Messages of this input that were lost since the one before: dropped (drop_oldest), or sent while
+ *  this node was being restarted.
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API uint64_t tb_event_dropped(const tb_event *event);
 

@@ -69,6 +69,7 @@ static void adopt(struct tb__input *input, struct tb__stream *stream)
 {
     input->stream = stream;
     input->state = TB__INPUT_OPEN;
+    input->dropped += stream->missed;
     input->heard_ns = tb__now_ns();
     input->told_silent = 0;
 }

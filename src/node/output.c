@@ -13,8 +13,8 @@ tb_status tb__output_init(struct tb__output *output, tb_bus *bus,
 {
     *output = (struct tb__output){.bus = bus, .config = config};
     pthread_mutex_init(&output->mutex, NULL);
-    output->seen = calloc(config->subscriber_count + 1, 1);
-    if (output->seen == NULL) {
+    output->expected = calloc(config->subscriber_count + 1, sizeof *output->expected);
+    if (output->expected == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for output `%s`", config->name);
     }
     return TB_OK;
@@ -104,6 +104,50 @@ static uint32_t reap_one(struct tb__output *output, struct tb__subscriber *subsc
     return released;
 }
 
+/* ---- what a subscriber gets over its lives ---- */
+
+static struct tb__expected *find_expected(const struct tb__output *output, const char *node,
+                                          const char *input)
+{
+    for (size_t i = 0; i < output->config->subscriber_count; i++) {
+        const struct tb__subscriber_config *named = &output->config->subscribers[i];
+        if (strcmp(named->input, input) == 0 && strcmp(named->node, node) == 0) {
+            return &output->expected[i];
+        }
+    }
+    return NULL;
+}
+
+/* Mutex held. A life that took nothing told its program of no loss: then the mark stays. */
+static void note_taken(struct tb__subscriber *subscriber)
+{
+    uint64_t taken = tb__subscriber_taken(subscriber);
+    if (subscriber->expected != NULL && taken != 0 &&
+        subscriber->before + taken > subscriber->expected->taken) {
+        subscriber->expected->taken = subscriber->before + taken;
+    }
+}
+
+/* Mutex held. Link a new subscriber. Returns what it missed since its former life. */
+static uint64_t link_subscriber(struct tb__output *output, struct tb__subscriber *subscriber)
+{
+    struct tb__expected *expected = subscriber->expected;
+    if (output->closed) {
+        tb__a32_store_release(&subscriber->page.shm->state, TB__PAGE_GOODBYE);
+    }
+    /* The former life may be dead, but its hang-up not here yet. */
+    for (struct tb__subscriber *at = output->subscribers; expected != NULL && at != NULL;
+         at = at->next) {
+        if (at->expected == expected) {
+            note_taken(at);
+        }
+    }
+    subscriber->before = output->sequence;
+    subscriber->next = output->subscribers;
+    output->subscribers = subscriber;
+    return expected != NULL ? output->sequence - expected->taken : 0;
+}
+
 /* ---- service thread ---- */
 
 static tb_status subscriber_create(struct tb__output *output, struct tb__lifeline *line,
@@ -126,6 +170,7 @@ static tb_status subscriber_create(struct tb__output *output, struct tb__lifelin
     tb__name_copy(subscriber->input, open->input);
     tb__lifeline_keep(line);
     subscriber->line = line;
+    subscriber->expected = find_expected(output, tb__lifeline_peer_name(line), subscriber->input);
     tb_status status = tb__page_create(&subscriber->page, tb__page_shift(id), &subscriber->page_fd);
     if (status == TB_OK) {
         tb__bus_life_attach(output->bus, &subscriber->page, &subscriber->page.shm->owner_life);
@@ -155,15 +200,10 @@ void tb__output_attach(struct tb__output *output, struct tb__lifeline *line, uin
         tb__lifeline_reply_error(line, request);
         return;
     }
-    pthread_mutex_lock(&output->mutex);
-    if (output->closed) {
-        tb__a32_store_release(&subscriber->page.shm->state, TB__PAGE_GOODBYE);
-    }
-    subscriber->next = output->subscribers;
-    output->subscribers = subscriber;
-    pthread_mutex_unlock(&output->mutex);
     /* Linked before the answer: every message sent after the subscriber knows of it is its. */
-    struct tb__stream_wire body = {id};
+    pthread_mutex_lock(&output->mutex);
+    struct tb__stream_opened_wire body = {id, link_subscriber(output, subscriber)};
+    pthread_mutex_unlock(&output->mutex);
     int fds[] = {ring_fd, subscriber->page_fd};
     tb__lifeline_reply(line, request, TB__MSG_STREAM, &body, sizeof body, fds, 2);
     tb__fd_close(&ring_fd);
@@ -190,10 +230,8 @@ int tb__output_mapped(struct tb__output *output, struct tb__lifeline *line, uint
         tb__fd_close(&subscriber->page_fd);
         tb__lifeline_flight_end(line);
         subscriber->mapped = 1;
-        for (size_t i = 0; i < output->config->subscriber_count; i++) {
-            const struct tb__subscriber_config *expected = &output->config->subscribers[i];
-            output->seen[i] |= strcmp(expected->input, subscriber->input) == 0 &&
-                               strcmp(expected->node, tb__lifeline_peer_name(line)) == 0;
+        if (subscriber->expected != NULL) {
+            subscriber->expected->seen = 1;
         }
     }
     pthread_mutex_unlock(&output->mutex);
@@ -214,6 +252,7 @@ static int detach(struct tb__output *output, struct tb__lifeline *line, uint64_t
         }
         *at = subscriber->next;
         found = 1;
+        note_taken(subscriber);
         if (!subscriber->mapped) {
             tb__lifeline_flight_end(line);
         }
@@ -257,7 +296,7 @@ int tb__output_missing(struct tb__output *output, int (*gone)(void *context, con
     int missing = -1;
     pthread_mutex_lock(&output->mutex);
     for (size_t i = 0; i < output->config->subscriber_count && missing < 0; i++) {
-        if (!output->seen[i] && !gone(context, output->config->subscribers[i].node)) {
+        if (!output->expected[i].seen && !gone(context, output->config->subscribers[i].node)) {
             missing = (int)i;
         }
     }
@@ -346,6 +385,6 @@ void tb__output_fini(struct tb__output *output)
         subscriber_destroy(output, subscriber);
     }
     pthread_mutex_destroy(&output->mutex);
-    free(output->seen);
+    free(output->expected);
     *output = (struct tb__output){0};
 }

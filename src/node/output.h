@@ -15,6 +15,12 @@
 #include "segment/stream_ring.h"
 #include "wire/stream.h"
 
+/* A subscriber that the flow names, over all its lives: it may be restarted. */
+struct tb__expected {
+    int seen;       /* it was here */
+    uint64_t taken; /* message of the output that it took last; those after it were not its yet */
+};
+
 struct tb__subscriber {
     struct tb__subscriber *next;
     uint32_t references; /* the list's and those of sleeping senders */
@@ -24,6 +30,8 @@ struct tb__subscriber {
     int page_fd; /* until the subscriber has mapped it */
     int mapped;
     struct tb__ring ring;
+    struct tb__expected *expected; /* NULL: the flow does not name it */
+    uint64_t before; /* newest message of the output when it came: its ring's n is before + n */
     enum tb__queue_policy policy;
     char input[TB__NAME_SIZE];
     struct tb__hold_queue holds;
@@ -33,10 +41,10 @@ struct tb__subscriber {
 struct tb__output {
     tb_bus *bus;
     const struct tb__output_config *config;
-    uint8_t *seen; /* per expected subscriber: it was here */
+    struct tb__expected *expected; /* config->subscriber_count */
     pthread_mutex_t mutex;
     struct tb__subscriber *subscribers;
-    uint64_t sequence;   /* of the newest message */
+    uint64_t sequence;   /* of the newest message, also when nobody got it */
     uint32_t sleepers;   /* senders that wait for room */
     int32_t takers_ring; /* somebody waits until all was taken */
     int closed;

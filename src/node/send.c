@@ -369,6 +369,9 @@ static tb_status run(struct job *job)
         pthread_mutex_lock(&job->output->mutex);
         tb_status status = wait_for_room(job, &survey);
         int done = status != TB_OK || survey.subscribers == 0;
+        if (status == TB_OK && done) {
+            job->output->sequence++; /* a subscriber that is just restarting missed it */
+        }
         if (!done && is_prepared(job, &survey)) {
             status = deliver(job);
             done = 1;

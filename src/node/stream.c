@@ -12,11 +12,14 @@
 
 static tb_status take_reply(struct tb__stream *stream, struct tb__reply *reply, uint32_t queue_size)
 {
-    struct tb__stream_wire body;
+    struct tb__stream_opened_wire body;
     TB__TRY(tb__reply_body(reply, TB__MSG_STREAM, &body, sizeof body, 2));
     stream->id = body.stream_id;
+    stream->missed = body.missed;
     TB__TRY(tb__ring_map(&stream->ring, queue_size, reply->fds[0]));
-    return tb__page_map(&stream->page, tb__page_shift(stream->id), reply->fds[1]);
+    TB__TRY(tb__page_map(&stream->page, tb__page_shift(stream->id), reply->fds[1]));
+    tb__a64_add_relaxed(&stream->page.shm->missed, body.missed);
+    return TB_OK;
 }
 
 /* The page is mapped: the sender may seal it. */

@@ -13,6 +13,7 @@ struct tb__stream {
     struct tb__page_map page;
     struct tb__ring ring;
     uint64_t id;
+    uint64_t missed; /* messages before the stream's first that a former life did not take */
     uint64_t cursor; /* number of the message that was taken last */
     int64_t died_ns; /* when its sender was first seen dead; 0: alive */
 };

@@ -8,7 +8,7 @@ enum tb__stream_msg {
     /* Request, tb__stream_open_wire. Reply STREAM, or an error: TB_E_NOT_FOUND (no such output),
      * TB_E_LIMIT (quota). The stream of a closed output is at its end from the beginning. */
     TB__MSG_STREAM_OPEN = TB__MSG_STREAM_FIRST,
-    TB__MSG_STREAM = TB__MSG_STREAM_FIRST + 1,        /* tb__stream_wire, the ring, the page */
+    TB__MSG_STREAM = TB__MSG_STREAM_FIRST + 1, /* tb__stream_opened_wire, the ring, the page */
     TB__MSG_STREAM_MAPPED = TB__MSG_STREAM_FIRST + 2, /* request, tb__stream_wire; reply OK */
     TB__MSG_STREAM_CLOSE = TB__MSG_STREAM_FIRST + 3,  /* tb__stream_wire */
     /* tb__stream_wire: a message whose frame the sender keeps was taken. Sent only while the page's
@@ -31,5 +31,12 @@ _Static_assert(sizeof(struct tb__stream_open_wire) == 152, "stream open");
 struct tb__stream_wire {
     uint64_t stream_id; /* unique in the sender's process */
 };
+
+struct tb__stream_opened_wire {
+    uint64_t stream_id;
+    uint64_t missed; /* messages between the last that a former life of the subscriber took, and the
+                      * first of this stream; 0 for a subscriber that the flow does not name */
+};
+_Static_assert(sizeof(struct tb__stream_opened_wire) == 16, "stream opened");
 
 #endif
