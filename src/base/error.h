@@ -28,8 +28,8 @@ void tb__error_restore(const tb_error *kept);
 #define TB__FAIL(status, ...)                                                                      \
     TB__RETURNS((status), tb__error_set((status), 0, __func__, __VA_ARGS__))
 
-/* As TB__FAIL, with errno's text appended: "...: No space left on device"; for a limit on open files
- * also how to raise it. */
+/* As TB__FAIL, with errno's text appended: "...: No space left on device"; for a limit on open
+ * files also how to raise it. */
 #define TB__FAIL_ERRNO(status, ...)                                                                \
     TB__RETURNS((status), tb__error_set((status), errno, __func__, __VA_ARGS__))
 

@@ -314,8 +314,8 @@ static void P09_free_wakes_sleepers(void)
     tb_bus *bus = open_bus("owner");
     tb_pool *pool = register_words(bus, "frames", 16, 2);
     struct child freer;
+    tb_reader *reader = open_reader(bus, "owner/frames"); /* before it is freed */
     child_start(&freer, "freer", freeing_consumer, NULL);
-    tb_reader *reader = open_reader(bus, "owner/frames");
     tb_frame *frame;
     int64_t begin = harness_now_ns();
     CHECK_STATUS(tb_reader_next(reader, TB_SECONDS(10), &frame), TB_E_FREED);

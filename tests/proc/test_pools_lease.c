@@ -225,7 +225,7 @@ static void P04_lease_against_claim(void)
         }
         child_go(&consumer);
         child_hear(&consumer, &leases, sizeof leases);
-        /* Between cores that share no cache a lease rarely wins against a writer without a pause. */
+        /* Between cores that share no cache a lease rarely wins while the writer never pauses. */
         CHECK_LT(10 / harness_slowness(), leases);
         child_join(&consumer);
         tb_bus_close(bus);
