@@ -122,6 +122,21 @@ static const struct tb__subscriber_config *find_missing(tb_node *node, const cha
     return NULL;
 }
 
+/* Why a subscriber may be missing, as far as can be seen from here. */
+static const char *why_missing(tb_node *node, const char *name)
+{
+    struct tb__lifeline *line;
+    tb_status status = tb__bus_connect(node->bus, name, 0, tb__deadline_ns(0), &line);
+    if (status == TB_OK) {
+        tb__lifeline_unref(line);
+        return "it has opened its node, but waits for something else first";
+    }
+    if (node->config.runner[0] == '\0') {
+        return "no process of that name has opened its node";
+    }
+    return "it has not ended, but has not opened its node yet";
+}
+
 static void wait_for_subscribers(tb_node *node)
 {
     int64_t remind_ns = tb__now_ns() + REMIND_NS;
@@ -133,8 +148,9 @@ static void wait_for_subscribers(tb_node *node)
             return;
         }
         if (tb__now_ns() >= remind_ns) {
-            tb_log_warn("node `%s` waits for `%s/%s` to subscribe to its output `%s`",
-                        node->config.node, missing->node, missing->input, output);
+            tb_log_warn("node `%s` waits for `%s/%s` to subscribe to its output `%s` (%s)",
+                        node->config.node, missing->node, missing->input, output,
+                        why_missing(node, missing->node));
             remind_ns += REMIND_NS;
         }
         tb__bus_sleep(node->bus, seen, NULL, 0, remind_ns);

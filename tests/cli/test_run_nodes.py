@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Real nodes under the real runner: the node of docs/flows.md, and flows in which one side of an
+input is no node, ends early or comes back: they end by themselves."""
+import os
+import re
+import subprocess
+
+from run_kit import main, until
+
+NODE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tensorbus/tensorbus.h>
+
+/* SEND messages on `out`, then everything that comes; with CRASH_AT the first life ends there. */
+int main(void)
+{
+    tb_node *node;
+    tb_event *event;
+    tb_status status;
+    const char *send = getenv("SEND");
+    const char *crash_at = getenv("CRASH_AT");
+    const char *pause_at = getenv("PAUSE_AT");
+    long taken = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (tb_node_open(&node) != TB_OK) {
+        fprintf(stderr, "open: %s\n", tb_last_error_text());
+        return 1;
+    }
+    FILE *lives = fopen("lives", "a+");
+    fprintf(lives, "%s\n", tb_node_id(node));
+    rewind(lives);
+    int life = 0;
+    for (char line[80]; fgets(line, sizeof line, lives) != NULL;) {
+        line[strcspn(line, "\n")] = '\0';
+        life += strcmp(line, tb_node_id(node)) == 0;
+    }
+    fclose(lives);
+    for (long n = 1; send != NULL && n <= atol(send); n++) {
+        if (tb_node_send(node, "out", tb_bytes(&n, sizeof n), NULL, TB_SECONDS(20)) != TB_OK) {
+            fprintf(stderr, "send: %s\n", tb_last_error_text());
+            return 1;
+        }
+        if (pause_at != NULL && n == atol(pause_at)) {
+            for (FILE *go = NULL; (go = fopen("go", "r")) == NULL;) {
+                tb_event *none;
+                (void)!tb_node_next(node, TB_MILLIS(5), &none);
+            }
+        }
+    }
+    if (send != NULL && pause_at == NULL) { /* without inputs it would wait for STOP */
+        tb_node_close(node);
+        return 0;
+    }
+    while ((status = tb_node_next(node, TB_FOREVER, &event)) == TB_OK) {
+        size_t bytes;
+        long number = 0;
+        const void *data = tb_event_bytes(event, &bytes);
+        if (tb_event_get_type(event) == TB_EVENT_INPUT && bytes == sizeof number) {
+            memcpy(&number, data, sizeof number);
+        }
+        printf("life %d: event %d number %ld dropped %llu\n", life, (int)tb_event_get_type(event),
+               number, (unsigned long long)tb_event_dropped(event));
+        tb_event_release(event);
+        if (crash_at != NULL && life == 1 && ++taken == atol(crash_at)) {
+            abort();
+        }
+    }
+    if (status != TB_CLOSED) {
+        fprintf(stderr, "next: %s\n", tb_last_error_text());
+        return 1;
+    }
+    tb_node_close(node);
+    return 0;
+}
+"""
+
+
+def compile_node(bench, text, name):
+    source, build = os.environ["TB_SOURCE_DIR"], os.environ["TB_BINARY_DIR"]
+    bench.write(f"{name}.c", text)
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{source}/include", f"{name}.c",
+                    "-o", name, f"-L{build}", "-ltensorbus", f"-Wl,-rpath,{build}"],
+                   cwd=bench.path, check=True)
+
+
+def the_node_of_the_documentation(bench):
+    with open(os.path.join(os.environ["TB_SOURCE_DIR"], "docs", "flows.md"), encoding="utf-8") as file:
+        programs = re.findall(r"^```c\n(.*?)^```$", file.read(), re.M | re.S)
+    assert len(programs) == 1 and programs[0].count("\n") <= 27, programs
+    compile_node(bench, programs[0], "motion")
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: camera, path: ./node, env: {SEND: 3}, outputs: [out]}
+  - {id: motion, path: ./motion, inputs: {image: camera/out}, outputs: [boxes]}
+  - {id: view, path: ./node, inputs: {boxes: motion/boxes}}
+""")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0 and out.count(b"motion | image: 8 rows\n") == 3, (code, out, err)
+    assert out.count(b"view | life 1: event 1 ") == 3, out
+
+
+def a_receiver_that_is_no_node(bench):
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: ./node, env: {SEND: 20}, outputs: [out]}
+  - {id: dst, path: 'true', inputs: {i: {source: src/out, queue_policy: backpressure}}}
+""")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0 and re.search(r"^  src +exit 0 ", err, re.M), (code, out, err)
+
+
+def a_receiver_that_does_not_open_its_node(bench):
+    """After 10 s the sender says for whom it waits, and why."""
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: ./node, env: {SEND: 1}, outputs: [out]}
+  - {id: dst, path: sleep, args: '11', inputs: {i: src/out}}
+""")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0 and re.search(
+        rb"src \| .*waits for `dst/i` .* \(it has not ended, but has not opened its node yet\)", out), out
+
+
+def a_sender_that_is_no_node(bench):
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: sleep, args: 1, outputs: [out]}
+  - {id: dst, path: ./node, inputs: {i: src/out}}
+""")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0 and b"dst | life 1: event 2 " in out, (code, out, err)
+
+
+def a_receiver_that_comes_back_after_the_sender(bench):
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: ./node, env: {SEND: 20}, outputs: [out]}
+  - id: dst
+    path: ./node
+    env: {CRASH_AT: 10}
+    restart_policy: on-failure
+    inputs: {i: {source: src/out, queue_size: 20}}
+""")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0 and b"dst | life 1: event 1 number 10 dropped 0\n" in out, (code, out, err)
+    assert b"dst | life 2: event 2 number 0 " in out, out
+    assert re.search(r"^  dst +exit 0 .* 1$", err, re.M), err
+
+
+def what_a_restart_missed_is_counted(bench):
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: ./node, env: {SEND: 21, PAUSE_AT: 20}, outputs: [out],
+     inputs: {tick: tensorbus/timer/millis/5}}
+  - id: dst
+    path: ./node
+    env: {CRASH_AT: 10}
+    restart_policy: on-failure
+    inputs: {i: {source: src/out, queue_size: 10, queue_policy: backpressure}}
+""")
+    run = bench.start("flow.yml", "--grace", "5")
+    lives = bench.path / "lives"
+    until(lambda: lives.exists() and lives.read_text().count("dst") == 2, 20, "the second life")
+    bench.write("go", "")
+    until(lambda: b"number 21" in bench.logs("dst"), 20, "the last message")
+    bench.tool("stop")
+    code, out, err = bench.finish(run)
+    assert b"dst | life 2: event 1 number 21 dropped 10\n" in out, (code, out, err)
+
+
+if __name__ == "__main__":
+    main([the_node_of_the_documentation, a_receiver_that_is_no_node,
+          a_receiver_that_does_not_open_its_node, a_sender_that_is_no_node,
+          a_receiver_that_comes_back_after_the_sender, what_a_restart_missed_is_counted])
