@@ -30,7 +30,9 @@ static void forget_fd(tb_bus *bus, int fd)
 {
     bus->accepting_fd = bus->accepting_fd == fd ? -1 : bus->accepting_fd;
     for (struct tb__attempt *at = bus->attempts; at != NULL; at = at->next) {
-        at->fd = at->fd == fd ? -1 : at->fd;
+        if (at->fd == fd) { /* its own thread: others only look */
+            at->fd = -1;
+        }
     }
 }
 
