@@ -233,6 +233,7 @@ static void print_summary(const struct job *job)
 static void take_down(struct job *job)
 {
     struct tb__runner *runner = &job->runner;
+    tb__fd_close(&runner->directory_fd);
     if (job->directory_made) {
         tb__run_directory_remove(job->root_fd, job->flow_id);
     }
@@ -240,7 +241,6 @@ static void take_down(struct job *job)
     tb__control_close(runner->control);
     runner->control = NULL;
     tb__fd_close(&job->lock_fd);
-    tb__fd_close(&runner->directory_fd);
     tb__fd_close(&job->root_fd);
 }
 
@@ -299,6 +299,10 @@ tb_status tb__run_flow(const struct tb__flow *flow, const struct tb__run_options
     }
     if (status == TB_OK) {
         run(job, out_exit_code);
+    } else {
+        /* Removing needs descriptors, and they may be what is lacking. */
+        tb__fd_close(&job->log_fd);
+        tb__fd_close(&job->lock_fd);
     }
     take_down(job);
     if (status == TB_OK) {

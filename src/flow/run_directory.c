@@ -107,7 +107,9 @@ static tb_status take_runner_lock(int directory_fd, const char *name, int *out_t
         return TB_AGAIN;
     }
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        tb_status status = TB__FAIL_ERRNO(TB_E_EXISTS, "taking the lock of flow `%s`", name);
+        int taken = errno == EEXIST || errno == EWOULDBLOCK;
+        tb_status status = TB__FAIL_ERRNO(taken ? TB_E_EXISTS : tb__fd_failure(errno),
+                                          "taking the lock of flow `%s`", name);
         tb__fd_close(&fd);
         return status;
     }
@@ -122,10 +124,13 @@ static tb_status create_once(int root_fd, const char *name, int *out_take_fd, in
         return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : TB_E_SYSTEM,
                               "creating the directory of flow `%s`", name);
     }
-    TB__TRY(open_locked(root_fd, name, 1, &fd));
-    tb_status status = take_runner_lock(fd, name, out_take_lock_fd);
+    tb_status status = open_locked(root_fd, name, 1, &fd);
+    if (status == TB_OK) {
+        status = take_runner_lock(fd, name, out_take_lock_fd);
+    }
     if (status != TB_OK) {
         tb__fd_close(&fd);
+        (void)unlinkat(root_fd, name, AT_REMOVEDIR); /* refused if somebody is in it */
         return status;
     }
     (void)flock(fd, LOCK_UN);

@@ -2,7 +2,9 @@
 #include "flow/run_summary.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "flow/logs_text.h"
 
@@ -92,6 +94,14 @@ static void print_tail(const char *id, const struct tb__log *log, FILE *out)
     }
 }
 
+/* The likely reason of an end that beginners meet. */
+static const char *cause_hint(const struct tb__supervise_node *node)
+{
+    int faulted = node->has_status && WIFSIGNALED(node->status) &&
+                  (WTERMSIG(node->status) == SIGSEGV || WTERMSIG(node->status) == SIGBUS);
+    return faulted ? " (frames are read-only: a write into one ends the process)" : "";
+}
+
 static void print_failed(const struct tb__summary *summary, uint32_t index, FILE *out)
 {
     const struct tb__supervise_node *node = &summary->run->nodes[index];
@@ -99,11 +109,12 @@ static void print_failed(const struct tb__summary *summary, uint32_t index, FILE
     const struct tb__log *log = summary->logs[index];
     char cause[CAUSE_SIZE];
     tb__supervise_describe(summary->run, index, cause, sizeof cause);
-    fprintf(out, "\nnode `%s`: %s", id, cause);
+    fprintf(out, "\nnode `%s`: %s%s", id, cause, cause_hint(node));
     if (node->start_failed) {
         fprintf(out, ": %s\n", node->error);
     } else if (log->total_bytes == 0) {
-        fprintf(out, "; it printed nothing\n");
+        fprintf(out, "; it printed nothing, or its output was still in a buffer (a C program calls "
+                     "setvbuf(stdout, NULL, _IOLBF, 0))\n");
     } else {
         fprintf(out, "; its last lines (all: %s/log_%s.txt):\n", summary->log_directory, id);
         print_tail(id, log, out);

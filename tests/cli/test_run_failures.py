@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """F03: a node's program is missing, not executable, exits at once with 3, is killed by a signal."""
 import re
+import resource
 
 from run_kit import main
 
@@ -56,6 +57,26 @@ def f03_killed_by_a_signal(bench):
     stopped_others(bench, code, out, err)
     assert re.search(r"^  bad +killed by SIGSEGV", err, re.M), err
     assert "bad | about to fault" in err, err
+    assert "node `bad`: killed by SIGSEGV (frames are read-only: " in err, err
+
+
+def f03_printed_nothing(bench):
+    bench.flow({"bad": "exit 1"})
+    code, out, err = bench.run("flow.yml")
+    assert code == 1 and "node `bad`: exit 1; it printed nothing, or its output was still in a " \
+        "buffer (a C program calls setvbuf(stdout, NULL, _IOLBF, 0))\n" in err, err
+
+
+def too_few_descriptors(bench):
+    """Whatever is the first to lack one, the message says what to raise."""
+    bench.flow({"a": "true"})
+    seen = ""
+    for most in range(6, 16):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        code, out, err = bench.run("flow.yml", preexec_fn=limit)
+        assert code == 1 and "Too many open files (raise the limit: ulimit -n)" in err, (most, err)
+        seen += err
+    assert "guard" in seen, seen
 
 
 def f03_only_the_last_lines(bench):
@@ -119,6 +140,7 @@ def a_failing_build_step(bench):
 
 if __name__ == "__main__":
     main([f03_program_missing, f03_program_not_executable, f03_program_cannot_be_executed,
-          f03_exits_at_once, f03_killed_by_a_signal, f03_only_the_last_lines, nodes_that_end_well,
+          f03_exits_at_once, f03_killed_by_a_signal, f03_printed_nothing,
+          too_few_descriptors, f03_only_the_last_lines, nodes_that_end_well,
           the_name_of_a_run, a_runtime_directory_that_is_not_safe, wrong_words,
           a_failing_build_step])
