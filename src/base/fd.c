@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/size.h"
+
 void tb__fd_close(int *fd)
 {
     int kept = errno;
@@ -23,10 +25,11 @@ tb_status tb__file_size_check(const char *name, uint64_t size)
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
         size > limit.rlim_cur) {
+        char wanted[TB__SIZE_TEXT], most[TB__SIZE_TEXT];
         return TB__FAIL(TB_E_LIMIT,
-                        "shared memory `%s` of %llu bytes: this process may make files of %llu: "
-                        "raise its limit (ulimit -f)",
-                        name, (unsigned long long)size, (unsigned long long)limit.rlim_cur);
+                        "shared memory `%s` of %s: this process may make files of %s: raise its "
+                        "limit (ulimit -f)",
+                        name, tb__size_text(size, wanted), tb__size_text(limit.rlim_cur, most));
     }
     return TB_OK;
 }
@@ -39,8 +42,9 @@ tb_status tb__memfd_create(const char *name, uint64_t size, int *out_take_fd)
         return TB__FAIL_ERRNO(tb__fd_failure(errno), "creating shared memory `%s`", name);
     }
     if (ftruncate(fd, (off_t)size) != 0) {
-        tb_status status = TB__FAIL_ERRNO(TB_E_NOMEM, "sizing shared memory `%s` to %llu bytes",
-                                          name, (unsigned long long)size);
+        char text[TB__SIZE_TEXT];
+        tb_status status = TB__FAIL_ERRNO(TB_E_NOMEM, "sizing shared memory `%s` to %s", name,
+                                          tb__size_text(size, text));
         tb__fd_close(&fd);
         return status;
     }

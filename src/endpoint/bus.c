@@ -191,12 +191,18 @@ static void bus_destroy(tb_bus *bus)
 /* The flow's directory may vanish before it is locked: its runner has just ended. */
 static tb_status publish(tb_bus *bus, const tb_bus_options *options)
 {
+    tb_error kept;
+    tb_last_error(&kept);
     for (int attempt = 0;; attempt++) {
         tb_status status = tb__directory_open(&bus->directory, options->directory, options->flow,
                                               options->allow_gid);
         if (status == TB_OK) {
             status = tb__directory_publish(&bus->directory, bus->id, bus->name, options->allow_gid,
                                            &bus->listen_fd);
+        }
+        if (status == TB_OK) {
+            tb__error_restore(&kept);
+            return TB_OK;
         }
         if (status != TB_E_NOT_FOUND || attempt == 10) {
             return status;
@@ -229,6 +235,7 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
         status = tb__service_start(bus);
         if (status != TB_OK) {
             tb__service_stop(bus);
+            tb__fd_close(&bus->listen_fd); /* withdrawing takes one, which may have been the last */
             tb__directory_withdraw(&bus->directory, bus->id, bus->name);
         }
     }

@@ -158,19 +158,30 @@ tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, i
     int64_t patience_ns = name != NULL ? GREETING_PATIENCE_NS : TB__STRANGER_PATIENCE_NS;
     /* A full queue empties within moments, whatever the caller's patience for absent processes. */
     int64_t full_deadline = at_least(deadline_ns, patience_ns);
+    tb_error kept;
+    tb_last_error(&kept);
     for (;;) {
         uint32_t seen = tb__bus_bell(bus);
         tb_status status = connect_once(bus, name, endpoint_id, patience_ns, out);
-        if (status == TB_OK || !may_come(status)) {
+        if (status == TB_OK) {
+            tb__error_restore(&kept); /* attempts before this one may have failed */
+            return TB_OK;
+        }
+        if (!may_come(status)) {
             return status;
         }
         /* A full queue, or a hang-up before the greeting: the next attempt tells which it was. */
         int busy = status == TB_AGAIN || status == TB_E_OWNER_DIED;
         int64_t until = busy ? full_deadline : deadline_ns;
         if (tb__left_ns(until) == 0) {
-            return busy ? TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
-                                   name != NULL ? name : "the owner")
-                        : status;
+            if (busy) {
+                return TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
+                                name != NULL ? name : "the owner");
+            }
+            if (name != NULL) {
+                tb__directory_explain(&bus->directory, name);
+            }
+            return status;
         }
         if (busy) {
             struct timespec pause = {.tv_nsec = 1000000};

@@ -19,9 +19,11 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/near.h"
 
 #define LOCK_PATIENCE_NS INT64_C(10000000000)
 #define SWEEP_MOST 64
+#define EXPLAIN_MOST 4096
 
 tb_status tb__directory_runtime_path(const char *directory, char path[TB__PATH_SIZE])
 {
@@ -183,28 +185,21 @@ static struct sockaddr_un address_of(const struct tb__directory *dir, const char
     return address;
 }
 
-static tb_status connect_name(const struct tb__directory *dir, const char *name, int *out_take_fd)
+/* 0, or errno: says nothing, so that a probe leaves the last error alone. */
+static int try_connect(const struct tb__directory *dir, const char *name, int *out_take_fd)
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(tb__fd_failure(errno), "making a socket");
+        return errno;
     }
     struct sockaddr_un address = address_of(dir, name);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) {
-        *out_take_fd = fd;
-        return TB_OK;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        int reason = errno;
+        tb__fd_close(&fd);
+        return reason;
     }
-    int reason = errno;
-    tb__fd_close(&fd);
-    errno = reason;
-    if (reason == EAGAIN) {
-        return TB_AGAIN;
-    }
-    if (reason == ENOENT || reason == ECONNREFUSED) {
-        return TB__FAIL_ERRNO(TB_E_NOT_FOUND, "nobody listens at `%s/%s`", dir->path, name);
-    }
-    return TB__FAIL_ERRNO(reason == EACCES || reason == EPERM ? TB_E_DENIED : TB_E_SYSTEM,
-                          "connecting to `%s/%s`", dir->path, name);
+    *out_take_fd = fd;
+    return 0;
 }
 
 /* A socket whose process is gone refuses, and a link may lead nowhere; anything else counts as
@@ -214,10 +209,10 @@ static int is_dead(const struct tb__directory *dir, const char *name)
 {
     int fd = -1;
     struct stat info;
-    tb_status status = connect_name(dir, name, &fd);
-    int missing = status == TB_E_NOT_FOUND && errno == ENOENT;
+    int reason = try_connect(dir, name, &fd);
     tb__fd_close(&fd);
-    return status == TB_E_NOT_FOUND && !(missing && fstatat(dir->flow_fd, name, &info, 0) == 0);
+    return reason == ECONNREFUSED ||
+           (reason == ENOENT && fstatat(dir->flow_fd, name, &info, 0) != 0);
 }
 
 /* ".<id>.tmp" or ".<id>.link": only who has the lock makes them, so others are left by the dead. */
@@ -337,19 +332,71 @@ tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, co
 void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const char *name)
 {
     int lock_fd = -1;
-    if (tb__directory_lock(dir, &lock_fd) != TB_OK) {
-        return;
-    }
+    tb_error kept;
+    tb_last_error(&kept);
     char final[32];
     socket_name(id, final);
-    uint64_t holder;
-    if (name[0] != '\0' && tb__directory_resolve(dir, name, &holder) == TB_OK && holder == id) {
-        char link_name[TB__NAME_SIZE + 8];
-        snprintf(link_name, sizeof link_name, "%s.sock", name);
-        unlinkat(dir->flow_fd, link_name, 0);
+    if (tb__directory_lock(dir, &lock_fd) == TB_OK) {
+        uint64_t holder;
+        if (name[0] != '\0' && tb__directory_resolve(dir, name, &holder) == TB_OK && holder == id) {
+            char link_name[TB__NAME_SIZE + 8];
+            snprintf(link_name, sizeof link_name, "%s.sock", name);
+            unlinkat(dir->flow_fd, link_name, 0);
+        }
+        unlinkat(dir->flow_fd, final, 0);
+        tb__directory_unlock(&lock_fd);
+    } else {
+        /* Nobody else has this name; the link is left to the next starter's sweep. */
+        unlinkat(dir->flow_fd, final, 0);
     }
-    unlinkat(dir->flow_fd, final, 0);
-    tb__directory_unlock(&lock_fd);
+    /* A directory that is gone already is none of the closing caller's failures. */
+    tb__error_restore(&kept);
+}
+
+/* Names of processes are links `<name>.sock`. */
+static void offer_link(const struct tb__directory *dir, char *file, struct tb__near *near)
+{
+    struct stat info;
+    size_t length = strlen(file);
+    if (length > 5 && strcmp(file + length - 5, ".sock") == 0 &&
+        fstatat(dir->flow_fd, file, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode)) {
+        file[length - 5] = '\0';
+        tb__near_offer(near, file);
+    }
+}
+
+void tb__directory_explain(const struct tb__directory *dir, const char *name)
+{
+    char file[TB__NAME_SIZE + 8];
+    struct stat info;
+    snprintf(file, sizeof file, "%s.sock", name);
+    if (fstatat(dir->flow_fd, file, &info, AT_SYMLINK_NOFOLLOW) == 0) {
+        return; /* there is one, and the failure was another */
+    }
+    int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    if (entries == NULL) {
+        tb__fd_close(&fd);
+        return;
+    }
+    struct tb__near near;
+    tb__near_begin(&near, name);
+    struct dirent *entry;
+    for (int looked = 0; looked < EXPLAIN_MOST && (entry = readdir(entries)) != NULL; looked++) {
+        offer_link(dir, entry->d_name, &near);
+    }
+    closedir(entries);
+    char text[TB__NEAR_TEXT];
+    tb__near_text(&near, text);
+    if (near.count == 0) {
+        TB__FAIL(TB_E_NOT_FOUND,
+                 "no process named `%s`: start it, or use its TENSORBUS_DIR and flow; nobody is in "
+                 "`%s`",
+                 name, dir->path);
+    } else {
+        TB__FAIL(TB_E_NOT_FOUND, "no process named `%s`: there %s %s in `%s`", name,
+                 near.count == 1 ? "is" : "are", text, dir->path);
+    }
 }
 
 tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out)
@@ -376,5 +423,20 @@ tb_status tb__directory_connect(const struct tb__directory *dir, uint64_t id, in
 {
     char name[32];
     socket_name(id, name);
-    return connect_name(dir, name, out_take_fd);
+    int reason = try_connect(dir, name, out_take_fd);
+    if (reason == 0) {
+        return TB_OK;
+    }
+    if (reason == EAGAIN) {
+        return TB_AGAIN;
+    }
+    errno = reason;
+    if (tb__fd_failure(reason) == TB_E_LIMIT) {
+        return TB__FAIL_ERRNO(TB_E_LIMIT, "making a socket");
+    }
+    if (reason == ENOENT || reason == ECONNREFUSED) {
+        return TB__FAIL_ERRNO(TB_E_NOT_FOUND, "nobody listens at `%s/%s`", dir->path, name);
+    }
+    return TB__FAIL_ERRNO(reason == EACCES || reason == EPERM ? TB_E_DENIED : TB_E_SYSTEM,
+                          "connecting to `%s/%s`", dir->path, name);
 }

@@ -42,6 +42,9 @@ void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const 
 /* Endpoint id that a name stands for now. TB_E_NOT_FOUND if none. */
 tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out);
 
+/* Make the last error name the processes that there are, if none is named `name`. */
+void tb__directory_explain(const struct tb__directory *dir, const char *name);
+
 /* Connect to an endpoint. TB_E_NOT_FOUND when nobody listens there; TB_AGAIN when its queue is
  * full. */
 tb_status tb__directory_connect(const struct tb__directory *dir, uint64_t id, int *out_take_fd);

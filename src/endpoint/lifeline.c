@@ -143,11 +143,11 @@ void tb__lifeline_fail_calls(struct tb__lifeline *line)
 
 static tb_status peer_gone(const struct tb__lifeline *line)
 {
+    const char *name = line->peer_name[0] != '\0' ? line->peer_name : "?";
     if (atomic_load(&line->goodbye)) {
-        return TB_CLOSED;
+        return TB__FAIL(TB_CLOSED, "process `%s` (pid %u) said goodbye", name, line->pid);
     }
-    return TB__FAIL(TB_E_OWNER_DIED, "process `%s` (pid %u) is gone",
-                    line->peer_name[0] != '\0' ? line->peer_name : "?", line->pid);
+    return TB__FAIL(TB_E_OWNER_DIED, "process `%s` (pid %u) is gone", name, line->pid);
 }
 
 /* Waits for `call`; takes it out of the list again at the deadline. Call mutex held. */

@@ -56,7 +56,7 @@ static tb_status wait_acked(tb_pool *pool, const tb_handle *handle, int64_t dead
             return TB_OK;
         }
         if (atomic_load(&pool->freed)) {
-            return TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+            return tb__pool_fail_freed(pool);
         }
         if (hopeless || tb__left_ns(deadline) == 0) {
             return TB__FAIL(TB_E_NOT_ACKED, "pool `%s`, frame %llu: %s", pool->name,

@@ -217,7 +217,7 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
                 tb__prefetch_write(page);
             }
         }
-        if (tb__reader_ended(reader) != TB_OK) {
+        if (tb__reader_look(reader) != TB_OK) {
             return 1;
         }
     }
@@ -267,13 +267,13 @@ static int is_freed(const tb_reader *reader)
  * first, so the end is looked at before the last look. */
 static tb_status poll_again(tb_reader *reader, int newest, tb_frame **out)
 {
-    tb_status ended = tb__reader_ended(reader);
+    tb_status ended = tb__reader_look(reader);
     int news = ended != TB_OK || rearm_poke(reader, newest);
     if (__builtin_expect(!news, 1)) {
         return TB_AGAIN;
     }
-    tb_status status = ended == TB_E_FREED ? ended : try_take(reader, newest, out);
-    return status != TB_AGAIN ? status : ended != TB_OK ? ended : TB_AGAIN;
+    tb_status status = ended == TB_E_FREED ? TB_AGAIN : try_take(reader, newest, out);
+    return status == TB_AGAIN && ended != TB_OK ? tb__reader_fail(reader, ended) : status;
 }
 
 static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
@@ -289,7 +289,7 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
             sleep_for_news(reader, newest, deadline);
         }
         tb_status status =
-            is_freed(reader) ? tb__reader_ended(reader) : try_take(reader, newest, out);
+            is_freed(reader) ? tb__reader_fail(reader, TB_E_FREED) : try_take(reader, newest, out);
         if (status == TB_AGAIN) {
             status = poll_again(reader, newest, out);
         }
@@ -304,7 +304,7 @@ static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_fram
     TB__TRY(tb__reader_check(reader));
     /* Freed is freed, even if there are frames that this reader has not taken. */
     if (__builtin_expect(is_freed(reader), 0)) {
-        return tb__reader_ended(reader);
+        return tb__reader_fail(reader, TB_E_FREED);
     }
     tb_status status = try_take(reader, newest, out);
     if (__builtin_expect(status != TB_AGAIN, 1)) {
@@ -345,8 +345,7 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
     }
     /* Pairs with the release store in tb__pages_tell(). */
     if (tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED) {
-        return TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb__lifeline_peer_name(reader->line),
-                        reader->name);
+        return tb__reader_fail(reader, TB_E_FREED);
     }
     tb_frame *frame = tb__frame_reserve(reader);
     if (frame == NULL) {
@@ -356,7 +355,9 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
         TB__LEASE_HELD) {
         tb__frame_unreserve(frame);
         tb__a64_add_relaxed(&reader->page.shm->stale, 1);
-        return TB__FAIL(TB_E_STALE, "frame %llu of pool `%s/%s` was overwritten",
+        return TB__FAIL(TB_E_STALE,
+                        "frame %llu of pool `%s/%s` was overwritten: use more slots, TB_EVERY, or "
+                        "a backpressure input",
                         (unsigned long long)tb_handle_sequence(handle),
                         tb__lifeline_peer_name(reader->line), reader->name);
     }

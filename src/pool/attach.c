@@ -3,6 +3,7 @@
 #define TB_LOG_TOPIC "pool"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -22,6 +23,7 @@ static struct tb__page_set *set_create(const tb_pool *pool)
     for (struct tb__attached *who = pool->attached; who != NULL; who = who->next) {
         set->refs[set->count++] = (struct tb__page_ref){who->map.shm, who};
         set->every_count += who->every;
+        set->reader_count += !who->own;
     }
     return set;
 }
@@ -40,7 +42,7 @@ static int set_replace(tb_pool *pool)
         before->next_retired = pool->retired_sets;
         pool->retired_sets = before;
     }
-    tb__a64_store_relaxed(&pool->segment.counters->readers, set->count);
+    tb__a64_store_relaxed(&pool->segment.counters->readers, set->reader_count);
     return 1;
 }
 
@@ -101,6 +103,7 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     who->every = (wire->flags & TB__OPEN_EVERY) != 0;
     who->ack = (wire->flags & TB__OPEN_ACK) != 0;
     who->in_order = (wire->flags & TB__OPEN_BY_NAME) != 0;
+    who->own = !who->in_order && tb__lifeline_peer_pid(line) == (uint32_t)getpid();
     tb_status status = tb__page_create(&who->map, tb__page_shift(who->reader_id), &who->page_fd);
     if (status != TB_OK) {
         free(who);
@@ -192,6 +195,8 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
 void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool)
 {
     struct tb__pending_open **at = &layer->pending;
+    tb_error kept;
+    tb_last_error(&kept);
     while (*at != NULL) {
         struct tb__pending_open *pending = *at;
         if ((pending->wire.flags & TB__OPEN_BY_NAME) == 0 ||
@@ -206,6 +211,8 @@ void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool)
         *at = pending->next;
         free(pending);
     }
+    /* Who was refused has been told; the pool is registered all the same. */
+    tb__error_restore(&kept);
 }
 
 void tb__detach(tb_pool *pool, struct tb__attached *who)

@@ -270,7 +270,7 @@ static tb_status wait_for_slot(tb_pool *pool, int64_t timeout_ns, uint32_t *out_
     for (;;) {
         uint32_t seen = tb__bus_bell(pool->bus);
         if (atomic_load(&pool->freed)) {
-            status = TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+            status = tb__pool_fail_freed(pool);
             break;
         }
         if (try_claim(pool, out_slot)) {

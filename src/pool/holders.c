@@ -10,6 +10,7 @@
 struct text {
     char *at;
     size_t left;
+    int empty;
 };
 
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
@@ -21,18 +22,41 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
     size_t step = used < 0 ? 0 : (size_t)used < text->left ? (size_t)used : text->left - 1;
     text->at += step;
     text->left -= step;
+    text->empty = 0;
+}
+
+/* One reader that is in the way, unless the text is full: then it is counted only. */
+static void add_reader(struct text *text, const struct tb__page_ref *ref, uint32_t held,
+                       int64_t behind, uint32_t *unnamed)
+{
+    char item[160];
+    const char *name = tb__lifeline_peer_name(ref->who->line);
+    int used = snprintf(item, sizeof item, "%s`%s` (pid %u)", text->empty ? "" : ", ",
+                        name[0] != '\0' ? name : "?", tb__lifeline_peer_pid(ref->who->line));
+    if (held > 0) {
+        used += snprintf(item + used, sizeof item - (size_t)used, " holds %u", held);
+    }
+    if (behind > 0) {
+        used += snprintf(item + used, sizeof item - (size_t)used, "%s has %lld to take",
+                         held > 0 ? " and" : "", (long long)behind);
+    }
+    if ((size_t)used < text->left) {
+        add(text, "%s", item);
+    } else {
+        ++*unnamed;
+    }
 }
 
 tb_status tb__holders_fail(tb_pool *pool)
 {
-    char buffer[400] = "";
-    struct text text = {buffer, sizeof buffer};
-    uint32_t loans = 0;
+    char buffer[280] = ""; /* so that the way out stays within an error's text */
+    struct text text = {buffer, sizeof buffer, 1};
+    uint32_t loans = 0, in_the_way = 0, unnamed = 0;
     for (uint32_t s = 0; s < pool->slots; s++) {
         loans += tb__a32_load_relaxed(&pool->loans[s].active);
     }
     if (loans > 0) {
-        add(&text, " %u on loan;", loans);
+        add(&text, "%u on loan", loans);
     }
     const struct tb__page_set *set = tb__pages_enter(pool);
     uint32_t every = set != NULL ? set->every_count : 0;
@@ -42,25 +66,26 @@ tb_status tb__holders_fail(tb_pool *pool)
         uint32_t held = tb__page_held(&set->refs[i]);
         int64_t behind =
             who->every ? tb__gen_distance(tb__a64_load_relaxed(&set->refs[i].shm->taken), head) : 0;
-        const char *name = tb__lifeline_peer_name(who->line);
         if (held > 0 || behind > 0) {
-            add(&text, " `%s` (pid %u)", name[0] != '\0' ? name : "?",
-                tb__lifeline_peer_pid(who->line));
-        }
-        if (held > 0) {
-            add(&text, " holds %u,", held);
-        }
-        if (behind > 0) {
-            add(&text, " has %lld to take,", (long long)behind);
+            in_the_way++;
+            add_reader(&text, &set->refs[i], held, behind, &unnamed);
         }
     }
     tb__pages_leave(pool);
-    if (tb__a64_load_relaxed(&pool->reserved) == 0 && every < pool->wait_readers) {
-        add(&text, " %u of %u readers that want every frame are attached,", every,
-            pool->wait_readers);
+    char more[32] = "";
+    if (unnamed > 0) {
+        snprintf(more, sizeof more, " and %u more", unnamed);
     }
-    return TB__FAIL(TB_AGAIN, "pool `%s`: none of %u slots is free:%s%s", pool->name, pool->slots,
-                    buffer, buffer[0] == '\0' ? " writers hold them" : "");
+    if (tb__a64_load_relaxed(&pool->reserved) == 0 && every < pool->wait_readers) {
+        return TB__FAIL(TB_AGAIN,
+                        "pool `%s`: %u of the %u readers that it waits for are attached: open them "
+                        "with `every`, or lower wait_readers",
+                        pool->name, every, pool->wait_readers);
+    }
+    return TB__FAIL(TB_AGAIN,
+                    "pool `%s`: none of %u slots is free: %s%s; %s or register more slots",
+                    pool->name, pool->slots, text.empty ? "writers hold them" : buffer, more,
+                    in_the_way > 0 ? "release frames sooner" : "publish loans sooner");
 }
 
 /* Frames of this pool that the calling thread holds through readers of this process. */

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/near.h"
 #include "pool/state.h"
 
 struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus)
@@ -80,8 +81,17 @@ static void fail_not_found(const struct tb__pool_layer *layer,
     if (wire->flags & TB__OPEN_BY_UID) {
         TB__FAIL(TB_E_STALE, "process `%s` has no such pool any more", tb_bus_name(layer->bus));
     } else {
-        TB__FAIL(TB_E_NOT_FOUND, "process `%s` has no pool `%s`", tb_bus_name(layer->bus),
-                 wire->name);
+        struct tb__near near;
+        char text[TB__NEAR_TEXT];
+        tb__near_begin(&near, wire->name);
+        for (const tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
+            if (!atomic_load(&pool->freed)) {
+                tb__near_offer(&near, pool->name);
+            }
+        }
+        tb__near_text(&near, text);
+        TB__FAIL(TB_E_NOT_FOUND, "process `%s` has no pool `%s`; it has %s",
+                 tb_bus_name(layer->bus), wire->name, text[0] != '\0' ? text : "none");
     }
 }
 
@@ -119,7 +129,8 @@ static int answer_open(struct tb__pool_layer *layer, struct tb__lifeline *line, 
     } else if (pool == NULL) {
         fail_not_found(layer, wire);
     } else if (atomic_load(&pool->freed)) {
-        TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb_bus_name(layer->bus), pool->name);
+        TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed: open the pool that replaces it",
+                 tb_bus_name(layer->bus), pool->name);
     } else {
         return tb__attach(pool, line, request, wire);
     }
@@ -476,11 +487,14 @@ static void look_for_runner(struct tb__pool_layer *layer, const char *runner)
     pthread_mutex_lock(&layer->runner_mutex);
     if (!layer->runner_looked_up) {
         struct tb__lifeline *line;
+        tb_error kept;
+        tb_last_error(&kept);
         layer->runner_looked_up = 1;
         if (tb__bus_connect(layer->bus, runner, 0, tb__now_ns(), &line) == TB_OK) {
             atomic_store(&layer->runner, line);
         } else {
             tb_log_info("no runner to tell about pools: %s", tb_last_error_text());
+            tb__error_restore(&kept); /* a pool is registered without one as well */
         }
     }
     pthread_mutex_unlock(&layer->runner_mutex);

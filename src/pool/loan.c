@@ -3,6 +3,13 @@
 #include "base/extent.h"
 #include "pool/state.h"
 
+tb_status tb__pool_fail_freed(const tb_pool *pool)
+{
+    return TB__FAIL(TB_E_FREED,
+                    "pool `%s` was freed: it cannot be written any more; register another one",
+                    pool->name);
+}
+
 tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
 {
     if (pool == NULL) {
@@ -10,7 +17,7 @@ tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
     }
     TB__TRY(tb__bus_check(pool->bus));
     if (atomic_load_explicit(&pool->freed, memory_order_relaxed)) {
-        return TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+        return tb__pool_fail_freed(pool);
     }
     uint32_t slot;
     TB__TRY(tb__claim(pool, timeout_ns, &slot));
@@ -151,7 +158,7 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
     TB__TRY(tb__bus_check(pool->bus));
     if (atomic_load_explicit(&pool->freed, memory_order_relaxed)) {
         tb__loan_discard(pool, loan->slot);
-        return TB__FAIL(TB_E_FREED, "pool `%s` was freed", pool->name);
+        return tb__pool_fail_freed(pool);
     }
     size_t bytes = pool->proto_bytes;
     if (pool->varying) {

@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/size.h"
 #include "pool/state.h"
 #include "segment/dora_name.h"
 
@@ -109,10 +110,12 @@ static tb_status check_room(const tb_pool *pool, uint64_t bytes)
     if (bytes <= left) {
         return TB_OK;
     }
+    char wanted[TB__SIZE_TEXT], available[TB__SIZE_TEXT];
     return TB__FAIL(TB_E_NOMEM,
-                    "pool `%s`: %llu bytes in %u slots do not fit: %llu bytes are available; use "
-                    "fewer slots or a smaller shape",
-                    pool->name, (unsigned long long)bytes, pool->slots, (unsigned long long)left);
+                    "pool `%s`: %s in %u slots do not fit: %s are available; use fewer slots or a "
+                    "smaller shape",
+                    pool->name, tb__size_text(bytes, wanted), pool->slots,
+                    tb__size_text(left, available));
 }
 
 /* ---- files for foreign readers ---- */
@@ -150,7 +153,8 @@ static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
     snprintf(path, sizeof path, "/dev/shm/%s", name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : TB_E_SYSTEM, "creating `%s`", path);
+        return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : tb__fd_failure(errno),
+                              "creating `%s`", path);
     }
     pool->segment_fd = fd;
     pool->export_path = strdup(path);
@@ -159,8 +163,8 @@ static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
         return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd, (off_t)bytes) != 0) {
-        return TB__FAIL_ERRNO(TB_E_NOMEM, "sizing `%s` to %llu bytes", path,
-                              (unsigned long long)bytes);
+        char text[TB__SIZE_TEXT];
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "sizing `%s` to %s", path, tb__size_text(bytes, text));
     }
     return TB_OK;
 }
@@ -181,10 +185,13 @@ static tb_status allocate(const tb_pool *pool, uint64_t bytes)
     if (done == bytes) {
         return TB_OK;
     }
+    char wanted[TB__SIZE_TEXT], available[TB__SIZE_TEXT];
+    tb__size_text(tb__memory_available(), available);
     errno = failed;
-    return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: allocating %llu bytes (%llu are available)",
-                          pool->name, (unsigned long long)bytes,
-                          (unsigned long long)tb__memory_available());
+    return TB__FAIL_ERRNO(TB_E_NOMEM,
+                          "pool `%s`: allocating %s (%s are available; use fewer slots or a "
+                          "smaller shape)",
+                          pool->name, tb__size_text(bytes, wanted), available);
 }
 
 static tb_status map_segment(tb_pool *pool, const tb_pool_options *options, uint64_t bytes)
@@ -192,17 +199,19 @@ static tb_status map_segment(tb_pool *pool, const tb_pool_options *options, uint
     int flags = MAP_SHARED | (options->no_prefault ? 0 : MAP_POPULATE);
     uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, pool->segment_fd, 0);
     if (base == MAP_FAILED) {
-        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", pool->name,
-                              (unsigned long long)bytes);
+        char text[TB__SIZE_TEXT];
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %s", pool->name,
+                              tb__size_text(bytes, text));
     }
     pool->segment.base = base;
     pool->segment.view.segment_bytes = bytes;
     madvise(base, bytes, MADV_DONTFORK);
     madvise(base, bytes, MADV_DONTDUMP);
     if (options->lock_memory && mlock(base, bytes) != 0) {
+        char text[TB__SIZE_TEXT];
         return TB__FAIL_ERRNO(errno == ENOMEM || errno == EPERM ? TB_E_LIMIT : TB_E_SYSTEM,
-                              "pool `%s`: locking %llu bytes (raise the limit: ulimit -l)",
-                              pool->name, (unsigned long long)bytes);
+                              "pool `%s`: locking %s (raise the limit: ulimit -l)", pool->name,
+                              tb__size_text(bytes, text));
     }
     return TB_OK;
 }

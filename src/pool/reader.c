@@ -148,6 +148,8 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
                              const tb_reader_options *options, tb_reader **out)
 {
     int64_t deadline = tb__deadline_ns(options->wait_ns);
+    tb_error kept;
+    tb_last_error(&kept);
     for (;;) {
         tb_reader *reader = reader_create(bus, options);
         if (reader == NULL) {
@@ -162,6 +164,7 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
             reader->next = reader->layer->readers;
             reader->layer->readers = reader;
             tb__bus_unlock(bus);
+            tb__error_restore(&kept); /* attempts before this one may have failed */
             *out = reader;
             return TB_OK;
         }
@@ -260,25 +263,42 @@ int tb__reader_owner_gone(tb_reader *reader)
     return now - (int64_t)since >= TB__DEATH_SETTLE_NS;
 }
 
-/* Why there will be nothing new, or TB_OK while there may. */
-tb_status tb__reader_ended(tb_reader *reader)
+tb_status tb__reader_look(const tb_reader *reader)
 {
     /* Pairs with the owner's release store: frames published before are seen first. */
     uint32_t state = tb__a32_load_acquire(&reader->page.shm->state);
     if (state == TB__PAGE_FREED) {
-        return TB__FAIL(TB_E_FREED, "pool `%s/%s` was freed", tb__lifeline_peer_name(reader->line),
-                        reader->name);
+        return TB_E_FREED;
     }
     if (state == TB__PAGE_GOODBYE || tb__lifeline_said_goodbye(reader->line)) {
         return TB_CLOSED;
     }
     if (tb__life_died(tb__a32_load_acquire(&reader->page.shm->owner_life)) ||
         tb__lifeline_is_dead(reader->line)) {
-        return TB__FAIL(TB_E_OWNER_DIED, "process `%s` (pid %u), owner of pool `%s`, has died",
-                        tb__lifeline_peer_name(reader->line), tb__lifeline_peer_pid(reader->line),
-                        reader->name);
+        return TB_E_OWNER_DIED;
     }
     return TB_OK;
+}
+
+tb_status tb__reader_fail(const tb_reader *reader, tb_status ended)
+{
+    const char *owner = tb__lifeline_peer_name(reader->line);
+    uint32_t pid = tb__lifeline_peer_pid(reader->line);
+    switch ((int)ended) {
+    case TB_E_FREED:
+        return TB__FAIL(ended,
+                        "pool `%s/%s` was freed: it cannot be read any more; open the pool that "
+                        "replaces it",
+                        owner, reader->name);
+    case TB_CLOSED:
+        return TB__FAIL(ended, "process `%s` (pid %u), owner of pool `%s`, said goodbye", owner,
+                        pid, reader->name);
+    case TB_E_OWNER_DIED:
+        return TB__FAIL(ended, "process `%s` (pid %u), owner of pool `%s`, has died", owner, pid,
+                        reader->name);
+    default:
+        return ended;
+    }
 }
 
 void tb__reader_ring_owner(tb_reader *reader)

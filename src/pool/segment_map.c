@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "base/size.h"
 #include "pool/state.h"
 
 #define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
@@ -53,8 +54,9 @@ tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
     uint8_t *base =
         mmap(NULL, bytes, PROT_READ, map_flags(borrow_fd, bytes, populate), borrow_fd, 0);
     if (base == MAP_FAILED) {
-        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %llu bytes", answer->name,
-                              (unsigned long long)bytes);
+        char text[TB__SIZE_TEXT];
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %s", answer->name,
+                              tb__size_text(bytes, text));
     }
     madvise(base, bytes, MADV_DONTDUMP);
     segment->base = base;

@@ -26,6 +26,7 @@ struct tb__attached {
     uint32_t every;
     uint32_t ack;
     uint32_t in_order;         /* 0: opened for a handle, and not expected to take every frame */
+    uint32_t own;              /* for a handle, in the owner's own process: no reader to it */
     struct tb__lifeline *line; /* kept */
     struct tb__a32 gone;       /* 1: detached, but still in the writers' set for want of memory */
     struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
@@ -36,6 +37,7 @@ struct tb__page_set {
     struct tb__page_set *next_retired;
     uint32_t count;
     uint32_t every_count;
+    uint32_t reader_count; /* without the owner's own attachments */
     struct tb__page_ref {
         struct tb__page_shm *shm;
         struct tb__attached *who;
@@ -208,6 +210,7 @@ tb_status tb__holders_fail(tb_pool *pool);
 int tb__holders_only_self(tb_pool *pool);
 
 /* loan.c */
+tb_status tb__pool_fail_freed(const tb_pool *pool);
 void tb__loan_discard(tb_pool *pool, uint32_t slot);
 
 /* memory.c */
@@ -230,7 +233,9 @@ tb_pool_stats tb__stats_read(const struct tb__segment *segment);
 /* reader.c, acquire.c */
 tb_status tb__reader_check(const tb_reader *reader); /* every public call on one begins with it */
 int tb__reader_owner_gone(tb_reader *reader);
-tb_status tb__reader_ended(tb_reader *reader);
+/* Why there will be nothing new, or TB_OK while there may; and its text, once it is the result. */
+tb_status tb__reader_look(const tb_reader *reader);
+tb_status tb__reader_fail(const tb_reader *reader, tb_status ended);
 void tb__reader_ring_owner(tb_reader *reader);
 tb_status tb__frame_fill(tb_frame *frame);
 #define TB__HANDLE_PATIENCE_NS INT64_C(500000000)

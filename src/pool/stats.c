@@ -39,14 +39,14 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
     tb_pool_stats stats = tb__stats_read(&pool->segment);
     stats.freed = (uint32_t)atomic_load(&pool->freed);
     /* A dead reader is attached until its memory is gone; it counts for nothing from its death on.
-     */
+     * The owner that opens its own handles is no reader of the pool, but holds what it holds. */
     stats.readers = 0;
     const struct tb__page_set *set = tb__pages_enter(pool);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         const struct tb__page_ref *ref = &set->refs[i];
         if (!tb__life_died(tb__a32_load_acquire(&ref->shm->reader_life)) &&
             !tb__a32_load_acquire(&ref->who->gone)) {
-            stats.readers++;
+            stats.readers += !ref->who->own;
             stats.held += tb__page_held(ref);
         }
     }

@@ -402,7 +402,12 @@ static tb_status lease_now(struct entry *entry, tb_frame **out)
         if (status == TB_OK) {
             status = remember(entry, *out);
         } else if (status == TB_AGAIN && entry->has_last) {
+            tb_error kept;
+            tb_last_error(&kept);
             status = tb_reader_frame(entry->reader, &entry->last, out);
+            if (status == TB_E_STALE) {
+                tb__error_restore(&kept);
+            }
         }
     }
     pthread_mutex_unlock(&entry->mutex);

@@ -36,7 +36,7 @@ struct tb__counters_shm {
     struct tb__a64 overwrites;    /* frames overwritten that a reader in order had not taken */
     struct tb__a64 waits;         /* loans that slept */
     struct tb__a64 wakeups;       /* readers woken by system call */
-    struct tb__a64 readers;       /* attached now */
+    struct tb__a64 readers;       /* attached now, but for handles in the owner's own process */
     struct tb__a64 attached;      /* readers ever attached */
     struct tb__a64 freed;         /* 1: the pool was freed */
     struct tb__a64 lane;          /* tb_lane of its frames */

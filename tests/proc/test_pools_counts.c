@@ -1,5 +1,6 @@
 /* What is counted as overwritten: frames that a reader in order had not come to, and nothing else.
- */
+ * Who is counted as a reader. */
+#include "pool/observe.h"
 #include "proc/pool_support.h"
 
 static void frames_by_handle_are_not_missed(void)
@@ -16,6 +17,62 @@ static void frames_by_handle_are_not_missed(void)
     }
     CHECK_EQ(stats_of(pool).frames, 20);
     CHECK_EQ(stats_of(pool).overwrites, 0);
+    tb_bus_close(bus);
+}
+
+/* As a tool sees them. */
+static uint32_t observed_readers(tb_bus *bus)
+{
+    tb__observer *observer;
+    struct tb__observation seen;
+    CHECK_OK(tb__observer_open(bus, "owner/frames", &observer));
+    tb__observer_look(observer, &seen);
+    tb__observer_close(observer);
+    return seen.stats.readers;
+}
+
+static void open_by_handle(void *argument)
+{
+    (void)argument;
+    tb_handle handle;
+    tb_frame *frame;
+    tb_bus *bus = open_bus("user");
+    parent_hear(&handle, sizeof handle);
+    CHECK_OK(tb_frame_open(bus, &handle, TB_POLL, &frame));
+    parent_pause("holds");
+    tb_frame_release(frame);
+    tb_bus_close(bus);
+}
+
+/* The owner that opens its own handles (a sender to a `backpressure` input does) is no reader, but
+ * what it holds is held. */
+static void the_owners_own_handles_are_no_reader(void)
+{
+    struct child user;
+    child_start(&user, "user", open_by_handle, NULL);
+    tb_bus *bus = open_bus("owner");
+    tb_pool *pool = register_words(bus, "frames", 16, 3);
+    tb_handle handle;
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_POLL, &handle));
+    CHECK_OK(tb_frame_open(bus, &handle, TB_POLL, &frame));
+    CHECK_EQ(stats_of(pool).readers, 0);
+    CHECK_EQ(stats_of(pool).held, 1);
+    CHECK_EQ(observed_readers(bus), 0);
+    tb_reader *reader = open_reader(bus, "owner/frames");
+    CHECK_EQ(stats_of(pool).readers, 1);
+    CHECK_EQ(observed_readers(bus), 1);
+    child_tell(&user, &handle, sizeof handle);
+    child_await(&user, "holds");
+    CHECK_EQ(stats_of(pool).readers, 2);
+    CHECK_EQ(stats_of(pool).held, 2);
+    CHECK_EQ(observed_readers(bus), 2);
+    child_go(&user);
+    child_join(&user);
+    tb_reader_close(reader);
+    CHECK_WITHIN_MS(stats_of(pool).readers == 0, 2000);
+    CHECK_EQ(observed_readers(bus), 0);
+    tb_frame_release(frame);
     tb_bus_close(bus);
 }
 
@@ -45,6 +102,7 @@ static void frames_that_a_reader_had_not_taken_are_counted(void)
 
 static const struct test tests[] = {
     TEST(frames_by_handle_are_not_missed, 10),
+    TEST(the_owners_own_handles_are_no_reader, 20),
     TEST(frames_that_a_reader_had_not_taken_are_counted, 10),
 };
 

@@ -1,0 +1,477 @@
+/* What a user reads when something fails: the thing, the value, the way out. And that success, and
+ * "nothing new", leave the last error alone although probes inside them have failed. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "proc/pool_support.h"
+
+#define MOST_WORDS 5
+
+struct situation {
+    const char *name;
+    tb_status (*provoke)(tb_bus *bus);
+    tb_status status;
+    const char *words[MOST_WORDS];
+};
+
+static void check_words(const char *name, const char *const words[MOST_WORDS])
+{
+    const char *text = tb_last_error_text();
+    for (int i = 0; i < MOST_WORDS && words[i] != NULL; i++) {
+        if (strstr(text, words[i]) == NULL) {
+            FAIL("%s: `%s` lacks `%s`", name, text, words[i]);
+        }
+    }
+    size_t length = strlen(text);
+    if (length == 0 || strchr(",;:", text[length - 1]) != NULL) {
+        FAIL("%s: `%s` is no full sentence", name, text);
+    }
+}
+
+/* ---- slots ---- */
+
+static tb_status all_slots_held(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    tb_reader *reader = open_reader(bus, "cam/front");
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    CHECK_OK(write_words(pool, 2, TB_POLL, NULL));
+    return write_words(pool, 3, TB_POLL, NULL);
+}
+
+static tb_status all_slots_on_loan(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 1);
+    tb_loan *loan;
+    CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
+    return write_words(pool, 1, TB_POLL, NULL);
+}
+
+static tb_pool *register_every(tb_bus *bus, uint32_t wait_readers)
+{
+    tb_pool *pool;
+    tb_pool_options options = words_options("front", 16, 2);
+    options.policy = TB_EVERY;
+    options.wait_readers = wait_readers;
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    return pool;
+}
+
+static tb_status a_reader_is_behind(tb_bus *bus)
+{
+    tb_pool *pool = register_every(bus, 0);
+    tb_reader *reader = open_every(bus, "cam/front");
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    CHECK_OK(write_words(pool, 2, TB_POLL, NULL));
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    return write_words(pool, 3, TB_POLL, NULL);
+}
+
+static tb_status readers_are_awaited(tb_bus *bus)
+{
+    return write_words(register_every(bus, 2), 1, TB_POLL, NULL);
+}
+
+/* ---- ends ---- */
+
+static tb_status read_of_a_freed_pool(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    tb_reader *reader = open_reader(bus, "cam/front");
+    tb_frame *frame;
+    CHECK_OK(tb_pool_free(pool));
+    return tb_reader_next(reader, TB_FOREVER, &frame);
+}
+
+static tb_status handle_of_a_freed_pool(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    tb_reader *reader = open_reader(bus, "cam/front");
+    tb_frame *frame;
+    tb_handle handle;
+    CHECK_OK(write_words(pool, 1, TB_POLL, &handle));
+    CHECK_OK(tb_pool_free(pool));
+    return tb_reader_frame(reader, &handle, &frame);
+}
+
+static tb_status open_of_a_freed_pool(tb_bus *bus)
+{
+    tb_reader *reader;
+    CHECK_OK(tb_pool_free(register_words(bus, "front", 16, 2)));
+    return tb_reader_open(bus, "cam/front", NULL, &reader);
+}
+
+static tb_status write_to_a_freed_pool(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    CHECK_OK(tb_pool_free(pool));
+    return write_words(pool, 1, TB_POLL, NULL);
+}
+
+static tb_status a_frame_that_is_gone(tb_bus *bus)
+{
+    tb_pool *pool = register_words(bus, "front", 16, 1);
+    tb_handle handle;
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_POLL, &handle));
+    CHECK_OK(write_words(pool, 2, TB_POLL, NULL));
+    return tb_frame_open(bus, &handle, TB_POLL, &frame);
+}
+
+/* ---- options ---- */
+
+static tb_status a_forgotten_dtype(tb_bus *bus)
+{
+    tb_pool *pool;
+    tb_pool_options options = words_options("front", 16, 2);
+    options.dtype = 0;
+    return tb_pool_register(bus, &options, &pool);
+}
+
+static tb_status a_pool_beyond_memory(tb_bus *bus)
+{
+    tb_pool *pool;
+    tb_pool_options options = words_options("front", INT64_C(1) << 39, 2);
+    return tb_pool_register(bus, &options, &pool);
+}
+
+/* ---- names ---- */
+
+static tb_status an_unknown_pool(tb_bus *bus)
+{
+    static const char *const names[] = {"rear", "a", "b", "c", "front", "d", "_own"};
+    tb_reader *reader;
+    CHECK_OK(tb_pool_free(register_words(bus, "frnt2", 16, 2)));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        register_words(bus, names[i], 16, 2);
+    }
+    return tb_reader_open(bus, "cam/frnt", NULL, &reader);
+}
+
+static tb_status a_pool_where_there_is_none(tb_bus *bus)
+{
+    tb_reader *reader;
+    return tb_reader_open(bus, "cam/frnt", NULL, &reader);
+}
+
+static tb_status an_unknown_process(tb_bus *bus)
+{
+    tb_bus *other = open_bus("detector");
+    tb_reader *reader;
+    tb_status status = tb_reader_open(bus, "kam/front", NULL, &reader);
+    tb_bus_close(other);
+    return status;
+}
+
+static const struct situation situations[] = {
+    {"all slots held",
+     all_slots_held,
+     TB_AGAIN,
+     {"pool `front`: none of 2 slots is free: `cam` (pid ",
+      ") holds 1; release frames sooner or register more slots"}},
+    {"all slots on loan",
+     all_slots_on_loan,
+     TB_AGAIN,
+     {"pool `front`: none of 1 slots is free: 1 on loan; publish loans sooner or register"}},
+    {"a reader is behind",
+     a_reader_is_behind,
+     TB_AGAIN,
+     {"`cam` (pid ", ") holds 1 and has 1 to take; release frames sooner or register more slots"}},
+    {"readers are awaited",
+     readers_are_awaited,
+     TB_AGAIN,
+     {"pool `front`", "0 of the 2 readers", "`every`", "lower wait_readers"}},
+    {"read of a freed pool",
+     read_of_a_freed_pool,
+     TB_E_FREED,
+     {"pool `cam/front` was freed", "cannot be read any more; open the pool that replaces it"}},
+    {"handle of a freed pool",
+     handle_of_a_freed_pool,
+     TB_E_FREED,
+     {"pool `cam/front` was freed", "cannot be read any more; open the pool that replaces it"}},
+    {"open of a freed pool",
+     open_of_a_freed_pool,
+     TB_E_FREED,
+     {"pool `cam/front` was freed: open the pool that replaces it"}},
+    {"write to a freed pool",
+     write_to_a_freed_pool,
+     TB_E_FREED,
+     {"pool `front` was freed: it cannot be written any more; register another one"}},
+    {"a frame that is gone",
+     a_frame_that_is_gone,
+     TB_E_STALE,
+     {"frame 1 of pool `cam/front` was overwritten: use more slots, TB_EVERY, or a backpressure "
+      "input"}},
+    {"a forgotten dtype", a_forgotten_dtype, TB_E_INVALID, {"dtype is 0: set it, such as TB_F32"}},
+    {"a pool beyond memory",
+     a_pool_beyond_memory,
+     TB_E_NOMEM,
+     {"pool `front`: 8.0 TiB (87960930", " bytes) in 2 slots do not fit: ", " GiB (", " available",
+      "use fewer slots or a smaller shape"}},
+    {"an unknown pool",
+     an_unknown_pool,
+     TB_E_NOT_FOUND,
+     {"process `cam` has no pool `frnt`; it has `front`, `a`, `b`, `c`, `d` and 1 more"}},
+    {"a pool where there is none",
+     a_pool_where_there_is_none,
+     TB_E_NOT_FOUND,
+     {"process `cam` has no pool `frnt`; it has none"}},
+    {"an unknown process",
+     an_unknown_process,
+     TB_E_NOT_FOUND,
+     {"no process named `kam`: there are `cam`, `detector` in `", "/default`"}},
+};
+
+static void each_text_has_thing_value_and_way_out(void)
+{
+    for (size_t i = 0; i < TEST_COUNT(situations); i++) {
+        const struct situation *at = &situations[i];
+        tb_bus *bus = open_bus("cam");
+        tb_status status = at->provoke(bus);
+        if (status != at->status) {
+            FAIL("%s: %s, %s is due: %s", at->name, tb_status_name(status),
+                 tb_status_name(at->status), tb_last_error_text());
+        }
+        check_words(at->name, at->words);
+        tb_bus_close(bus);
+    }
+}
+
+static void nobody_is_there(void)
+{
+    tb_bus *bus;
+    tb_reader *reader;
+    CHECK_OK(tb_bus_open(NULL, &bus));
+    CHECK_STATUS(tb_reader_open(bus, "cam/front", NULL, &reader), TB_E_NOT_FOUND);
+    CHECK_HAS(tb_last_error_text(), "no process named `cam`: start it");
+    CHECK_HAS(tb_last_error_text(), "TENSORBUS_DIR");
+    tb_bus_close(bus);
+}
+
+/* ---- open files ---- */
+
+static tb_status open_and_close_bus(tb_bus *bus)
+{
+    tb_bus *another;
+    (void)bus;
+    tb_status status = tb_bus_open(NULL, &another);
+    if (status == TB_OK) {
+        tb_bus_close(another);
+    }
+    return status;
+}
+
+static tb_status register_and_close(tb_bus *bus)
+{
+    tb_pool *pool;
+    tb_pool_options options = words_options("mine", 16, 2);
+    tb_status status = tb_pool_register(bus, &options, &pool);
+    if (status == TB_OK) {
+        tb_pool_close(pool);
+    }
+    return status;
+}
+
+static tb_status open_and_close_reader(tb_bus *bus)
+{
+    tb_reader *reader;
+    tb_status status = tb_reader_open(bus, "cam/front", NULL, &reader);
+    if (status == TB_OK) {
+        tb_reader_close(reader);
+    }
+    return status;
+}
+
+static tb_reader *kept_reader;
+
+static tb_status make_reader_fd(tb_bus *bus)
+{
+    int fd;
+    (void)bus;
+    return tb_reader_fd(kept_reader, &fd);
+}
+
+/* With 0, 1, 2... descriptors left, until the call succeeds: however far it comes, a failure names
+ * the limit. Returns how many failed. */
+static unsigned call_with_few_descriptors(const char *name, tb_status (*call)(tb_bus *),
+                                          tb_bus *bus)
+{
+    enum { LIMIT = 64 };
+    for (unsigned left = 0; left < LIMIT; left++) {
+        int taken[LIMIT];
+        unsigned count = 0;
+        while ((taken[count] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0) {
+            count++;
+        }
+        CHECK_LT(left, count);
+        for (unsigned i = 0; i < left; i++) {
+            close(taken[--count]);
+        }
+        tb_status status = call(bus);
+        while (count > 0) {
+            close(taken[--count]);
+        }
+        if (status == TB_OK) {
+            return left;
+        }
+        CHECK_STATUS(status, TB_E_LIMIT);
+        if (strstr(tb_last_error_text(), "ulimit -n") == NULL) {
+            FAIL("%s, %u left: %s", name, left, tb_last_error_text());
+        }
+    }
+    FAIL("%s never succeeds", name);
+}
+
+static void own_front(void *unused)
+{
+    (void)unused;
+    tb_bus *bus = open_bus("cam");
+    tb_pool *pool = register_words(bus, "front", 16, 4);
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    parent_pause("ready");
+    tb_bus_close(bus);
+}
+
+static void too_many_open_files_name_the_limit(void)
+{
+    static const struct {
+        const char *name;
+        tb_status (*call)(tb_bus *);
+        unsigned fewest; /* failures that there must be at least */
+    } calls[] = {
+        {"tb_bus_open", open_and_close_bus, 4},
+        {"tb_pool_register", register_and_close, 1},
+        {"tb_reader_open", open_and_close_reader, 1},
+        {"tb_reader_fd", make_reader_fd, 1},
+    };
+    struct child owner;
+    child_start(&owner, "owner", own_front, NULL);
+    child_await(&owner, "ready");
+    tb_bus *bus = open_bus("user");
+    struct rlimit before, few;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 64;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (size_t i = 0; i < TEST_COUNT(calls); i++) {
+        if (calls[i].call == make_reader_fd) {
+            kept_reader = open_reader(bus, "cam/front");
+        }
+        CHECK_LE(calls[i].fewest, call_with_few_descriptors(calls[i].name, calls[i].call, bus));
+    }
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    tb_bus_close(bus);
+    child_go(&owner);
+    child_join(&owner);
+}
+
+/* ---- what leaves the last error alone ---- */
+
+static void open_only(void *unused)
+{
+    (void)unused;
+    open_bus("gone");
+    parent_pause("ready");
+}
+
+static void a_bus_that_sweeps_the_dead_opens_in_silence(void)
+{
+    struct child dead;
+    child_start(&dead, "dead", open_only, NULL);
+    child_await(&dead, "ready");
+    child_kill(&dead);
+    CHECK_STR(tb_last_error_text(), "");
+    tb_bus *bus = open_bus("gone"); /* takes the dead one's name, too */
+    CHECK_STR(tb_last_error_text(), "");
+    tb_bus_close(bus);
+    CHECK_STR(tb_last_error_text(), "");
+}
+
+static void a_pool_without_its_runner_registers_in_silence(void)
+{
+    setenv("TENSORBUS_RUNNER", "nobody", 1);
+    tb_bus *bus = open_bus("cam");
+    register_words(bus, "front", 16, 2);
+    CHECK_STR(tb_last_error_text(), "");
+    tb_bus_close(bus);
+}
+
+/* Waits for the process, then for its pool; reads all that was published before the goodbye. */
+static void read_to_the_end(void *unused)
+{
+    (void)unused;
+    tb_bus *bus = open_bus("user");
+    parent_reached("opening");
+    tb_reader *reader = open_reader(bus, "cam/front");
+    CHECK_STR(tb_last_error_text(), "");
+    tb_frame *frame;
+    CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+    CHECK_STATUS(tb_reader_next(reader, TB_MILLIS(1), &frame), TB_AGAIN);
+    CHECK_STR(tb_last_error_text(), "");
+    parent_pause("open");
+    CHECK_OK(tb_reader_next(reader, TB_SECONDS(20), &frame)); /* the owner is gone already */
+    CHECK_EQ(words_value(frame), 1);
+    tb_frame_release(frame);
+    CHECK_STR(tb_last_error_text(), "");
+    CHECK_STATUS(tb_reader_next(reader, TB_SECONDS(20), &frame), TB_CLOSED);
+    static const char *const words[MOST_WORDS] = {"process `cam` (pid ",
+                                                  "owner of pool `front`, said goodbye"};
+    check_words("goodbye", words);
+    tb_bus_close(bus);
+}
+
+static void waiting_is_silent_and_a_goodbye_says_so(void)
+{
+    struct child user;
+    child_start(&user, "user", read_to_the_end, NULL);
+    child_await(&user, "opening");
+    harness_sleep_us(20000); /* for some attempts in vain */
+    tb_bus *bus = open_bus("cam");
+    harness_sleep_us(20000);
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    child_await(&user, "open");
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    CHECK_STR(tb_last_error_text(), "");
+    tb_bus_close(bus);
+    child_go(&user);
+    child_join(&user);
+}
+
+static void an_earlier_error_stays(void)
+{
+    tb_bus *bus = open_bus("cam");
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    tb_reader *reader;
+    CHECK_STATUS(tb_reader_open(bus, "cam/rear", NULL, &reader), TB_E_NOT_FOUND);
+    tb_error before, after;
+    tb_last_error(&before);
+    reader = open_reader(bus, "cam/front");
+    tb_frame *frame;
+    CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+    CHECK_OK(write_words(pool, 1, TB_POLL, NULL));
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    tb_frame_release(frame);
+    tb_last_error(&after);
+    CHECK(memcmp(&before, &after, sizeof before) == 0);
+    tb_bus_close(bus);
+}
+
+static const struct test tests[] = {
+    TEST(each_text_has_thing_value_and_way_out, 30),
+    TEST(nobody_is_there, 10),
+    TEST(too_many_open_files_name_the_limit, 60),
+    TEST(a_bus_that_sweeps_the_dead_opens_in_silence, 10),
+    TEST(a_pool_without_its_runner_registers_in_silence, 10),
+    TEST(waiting_is_silent_and_a_goodbye_says_so, 30),
+    TEST(an_earlier_error_stays, 10),
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, tests, TEST_COUNT(tests));
+}
