@@ -131,7 +131,8 @@ static void missing_program(const struct tb__flow_node *node, const char *why,
 {
     const char *way_out = node->build_count > 0
                               ? "its `build` steps have not made it: run `tensorbus build`"
-                              : "build it first, or correct `path`";
+                              : "build it first, give this node `build` steps of its own, or "
+                                "correct `path`";
     tb__problem(problems, node->path_place,
                 "program of node `%s`: `%.200s` %s (seen from %.200s); %s", node->id, node->path,
                 why, node->working_dir, way_out);

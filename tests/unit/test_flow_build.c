@@ -201,7 +201,9 @@ static void missing_programs_are_told(void **state)
         assert_ptr_equal(strstr(problems.list[i].text, says[i]), problems.list[i].text);
         assert_null(flow->nodes[i].argv);
     }
-    assert_non_null(strstr(problems.list[0].text, "build it first, or correct `path`"));
+    assert_non_null(
+        strstr(problems.list[0].text,
+               "build it first, give this node `build` steps of its own, or correct `path`"));
     assert_non_null(strstr(problems.list[6].text, "run `tensorbus build`"));
     tb__flow_problems_fini(&problems);
     const struct tb__flow_build_options before_build = {.unbuilt_allowed = 1};
