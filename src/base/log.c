@@ -2,11 +2,15 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -53,6 +57,28 @@ static int threshold(const char *topic)
     return level;
 }
 
+/* A service thread must not wait for whoever should read our standard error: a full pipe loses
+ * lines, and the next line that fits says how many. */
+static void write_line(const char *line, size_t length)
+{
+    static _Atomic unsigned lost;
+    struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&output, 1, 0) == 0) {
+        atomic_fetch_add(&lost, 1);
+        return;
+    }
+    char notice[80];
+    unsigned count = atomic_exchange(&lost, 0);
+    int head = count == 0
+                   ? 0
+                   : snprintf(notice, sizeof notice,
+                              "tensorbus: warning: %u lines were lost: nobody read them\n", count);
+    struct iovec parts[2] = {{notice, (size_t)head}, {(void *)(uintptr_t)line, length}};
+    /* One write, so that lines of several processes on one pipe do not mix. */
+    ssize_t ignored = writev(STDERR_FILENO, parts, 2);
+    (void)ignored;
+}
+
 void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
@@ -72,9 +98,7 @@ void tb__log(enum tb__log_level level, const char *topic, const char *format, ..
         length = sizeof line - 2;
     }
     line[length] = '\n';
-    /* One write, so that lines of several processes on one pipe do not mix. */
-    ssize_t ignored = write(STDERR_FILENO, line, length + 1);
-    (void)ignored;
+    write_line(line, length + 1);
     errno = kept;
 }
 

@@ -374,6 +374,71 @@ static void flood_of_silent_connections(void)
     end_owner(&owner);
 }
 
+/* ------------------------------------------------------------------ output that nobody reads */
+
+static void unheard_owner(void *argument)
+{
+    int pipes[2];
+    char order;
+    static char block[4096];
+    (void)argument;
+    tb_bus *bus = open_bus("owner");
+    tb_pool *pool = register_words(bus, "frames", 64, 4);
+    CHECK_OK(write_words(pool, 1, 0, NULL));
+    int before = dup(STDERR_FILENO);
+    CHECK(pipe2(pipes, O_CLOEXEC | O_NONBLOCK) == 0);
+    while (write(pipes[1], block, sizeof block) > 0) {
+    }
+    CHECK(fcntl(pipes[1], F_SETFL, 0) == 0);
+    CHECK(dup2(pipes[1], STDERR_FILENO) >= 0);
+    parent_pause("deaf");
+    while (read(pipes[0], block, sizeof block) > 0) {
+    }
+    parent_pause("hears");
+    ssize_t got = read(pipes[0], block, sizeof block - 1);
+    CHECK(dup2(before, STDERR_FILENO) >= 0);
+    CHECK(got > 0);
+    block[got] = '\0';
+    CHECK_HAS(block, "lines were lost");
+    close(before);
+    close(pipes[0]);
+    close(pipes[1]);
+    parent_hear(&order, 1);
+    tb_bus_close(bus);
+}
+
+/* Break the protocol so often that the owner warns of it. */
+static void annoy(void)
+{
+    for (int i = 0; i < 3; i++) {
+        int fd = raw_connect("owner");
+        CHECK(fd >= 0);
+        raw_send(fd, "nonsense", 8, NULL, 0);
+        CHECK(raw_hangs_up(fd, 2000));
+        close(fd);
+    }
+}
+
+/* An owner whose standard error is a full pipe serves on; its lost lines are counted. */
+static void warnings_that_nobody_reads(void)
+{
+    struct child owner;
+    tb_reader *reader;
+    child_start(&owner, "owner", unheard_owner, NULL);
+    child_await(&owner, "deaf");
+    annoy();
+    tb_bus *bus = open_bus("client");
+    CHECK_OK(tb_reader_open(bus, "owner/frames", NULL, &reader));
+    child_go(&owner);
+    child_await(&owner, "hears");
+    harness_sleep_us(1100000); /* the warnings' rate is limited by the second */
+    annoy();
+    child_go(&owner);
+    child_go(&owner);
+    child_join(&owner);
+    tb_bus_close(bus);
+}
+
 /* ------------------------------------------------------------------ what the killed leave */
 
 static unsigned hidden_entries(const char *path)
@@ -492,6 +557,7 @@ static const struct test tests[] = {
     TEST(fork_while_connections_are_made, 60),
     TEST(register_under_a_fast_timer, 40),
     TEST(flood_of_silent_connections, 60),
+    TEST(warnings_that_nobody_reads, 30),
     TEST(half_made_names_are_swept, 10),
     TEST(longest_name, 10),
     TEST(names_survive_a_start_without_proc, 10),
