@@ -21,11 +21,28 @@ static struct tb__page_set *set_create(const tb_pool *pool)
         return NULL;
     }
     for (struct tb__attached *who = pool->attached; who != NULL; who = who->next) {
-        set->refs[set->count++] = (struct tb__page_ref){who->map.shm, who};
-        set->every_count += who->every;
-        set->reader_count += !who->own;
+        if (!tb__a32_load_relaxed(&who->gone)) {
+            set->refs[set->count++] = (struct tb__page_ref){who->map.shm, who};
+            set->every_count += who->every;
+            set->reader_count += !who->own;
+        }
     }
     return set;
+}
+
+/* Those that had to stay in the former set for want of memory: no writer finds them any more. */
+static void retire_gone(tb_pool *pool)
+{
+    for (struct tb__attached **at = &pool->attached; *at != NULL;) {
+        struct tb__attached *who = *at;
+        if (!tb__a32_load_relaxed(&who->gone)) {
+            at = &who->next;
+            continue;
+        }
+        *at = who->next;
+        who->next = pool->retired;
+        pool->retired = who;
+    }
 }
 
 /* Show writers the present list. Without memory for the array the old one stays: a page that leaves
@@ -43,6 +60,7 @@ static int set_replace(tb_pool *pool)
         pool->retired_sets = before;
     }
     tb__a64_store_relaxed(&pool->segment.counters->readers, set->reader_count);
+    retire_gone(pool);
     return 1;
 }
 

@@ -397,12 +397,14 @@ static void hangup(void *state, struct tb__lifeline *line)
         }
     }
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
-        struct tb__attached *next;
-        for (struct tb__attached *who = pool->attached; who != NULL; who = next) {
-            next = who->next;
-            if (who->line == line) {
+        struct tb__attached *who = pool->attached;
+        while (who != NULL) {
+            int theirs = who->line == line && !tb__a32_load_relaxed(&who->gone);
+            if (theirs) {
                 tb__detach(pool, who);
             }
+            /* Detaching may take others out that are gone: from the beginning, then. */
+            who = theirs ? pool->attached : who->next;
         }
     }
     tb__bus_unlock(layer->bus);
