@@ -18,6 +18,7 @@
 #include "pool/state.h"
 #include "segment/dora_name.h"
 
+#define EXPORT_PATH_SIZE 160
 #define ALLOCATE_BYTES (UINT64_C(1) << 20)
 
 /* ---- what is left ---- */
@@ -120,6 +121,16 @@ static tb_status check_room(const tb_pool *pool, uint64_t bytes)
 
 /* ---- files for foreign readers ---- */
 
+/* Whether the name still stands for the file: another sweeper may have removed it, and a new owner
+ * may have taken the name. */
+static int is_still(int at_fd, const char *name, int borrow_fd)
+{
+    struct stat by_name;
+    struct stat by_fd;
+    return fstatat(at_fd, name, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstat(borrow_fd, &by_fd) == 0 && by_name.st_ino == by_fd.st_ino;
+}
+
 /* Remove exports whose owner is gone: an owner holds a lock for as long as it lives. */
 static void sweep_exports(void)
 {
@@ -135,7 +146,8 @@ static void sweep_exports(void)
         struct tb__doradma_header header;
         if (fd >= 0 && read(fd, &header, sizeof header) == (ssize_t)sizeof header &&
             memcmp(header.geometry_magic, TB__GEOMETRY_MAGIC, 8) == 0 &&
-            flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dirfd(entries), entry->d_name, 0) == 0) {
+            flock(fd, LOCK_EX | LOCK_NB) == 0 && is_still(dirfd(entries), entry->d_name, fd) &&
+            unlinkat(dirfd(entries), entry->d_name, 0) == 0) {
             tb_log_info("removed `/dev/shm/%s`, whose owner is gone", entry->d_name);
         }
         tb__fd_close(&fd);
@@ -149,23 +161,43 @@ static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
 {
     TB__TRY(tb__file_size_check(name, bytes));
     sweep_exports();
-    char path[160];
+    char path[EXPORT_PATH_SIZE];
     snprintf(path, sizeof path, "/dev/shm/%s", name);
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+        errno = EEXIST; /* told before the work; what counts is the linking */
+        return TB__FAIL_ERRNO(TB_E_EXISTS, "creating `%s`", path);
+    }
+    /* Without a name until it is complete: who is killed meanwhile leaves nothing behind. */
+    int fd = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (fd < 0) {
-        return TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : tb__fd_failure(errno),
-                              "creating `%s`", path);
+        return TB__FAIL_ERRNO(tb__fd_failure(errno), "creating `%s`", path);
     }
     pool->segment_fd = fd;
-    pool->export_path = strdup(path);
-    if (pool->export_path == NULL) {
-        unlink(path);
-        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
-    }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd, (off_t)bytes) != 0) {
         char text[TB__SIZE_TEXT];
         return TB__FAIL_ERRNO(TB_E_NOMEM, "sizing `%s` to %s", path, tb__size_text(bytes, text));
     }
+    return TB_OK;
+}
+
+/* Give the complete file its name. */
+static tb_status export_name(tb_pool *pool, const char *name)
+{
+    char path[EXPORT_PATH_SIZE];
+    char from[40];
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    snprintf(from, sizeof from, "/proc/self/fd/%d", pool->segment_fd);
+    char *kept = strdup(path);
+    if (kept == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a pool");
+    }
+    if (linkat(AT_FDCWD, from, AT_FDCWD, path, AT_SYMLINK_FOLLOW) != 0) {
+        tb_status status = TB__FAIL_ERRNO(errno == EEXIST ? TB_E_EXISTS : tb__fd_failure(errno),
+                                          "creating `%s`", path);
+        free(kept);
+        return status;
+    }
+    pool->export_path = kept;
     return TB_OK;
 }
 
@@ -238,7 +270,7 @@ tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
     }
     TB__TRY(tb__doradma_check(pool->segment.base, bytes, &pool->segment.view));
     tb__segment_bind(&pool->segment);
-    return TB_OK;
+    return options->doradma_name != NULL ? export_name(pool, options->doradma_name) : TB_OK;
 }
 
 void tb__segment_destroy(tb_pool *pool)

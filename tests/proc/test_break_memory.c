@@ -1,4 +1,5 @@
-/* Bad days without memory: allocations of the service thread fail, and come back. */
+/* Bad days of memory: allocations of the service thread fail, and come back; owners are killed
+ * while they make memory that has a name. */
 #include "proc/pool_support.h"
 
 #include <errno.h>
@@ -64,8 +65,44 @@ static void readers_that_leave_without_memory(void)
     tb_bus_close(owner);
 }
 
+/* ------------------------------------------------------------------ exports */
+
+static void exporting_owner(void *argument)
+{
+    (void)argument;
+    tb_pool *pool;
+    tb_pool_options options = words_options("frames", 1 << 24, 1); /* 128 MiB */
+    options.doradma_name = "dora_pool_break_half";
+    tb_bus *bus = open_bus(NULL);
+    parent_reached("begin");
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    parent_pause("registered");
+}
+
+/* An owner that is killed while it makes a file for foreign readers leaves nothing that would keep
+ * the name from the next one. */
+static void half_made_exports(void)
+{
+    tb_bus *bus = open_bus("owner");
+    tb_pool_options options = words_options("frames", 8, 1);
+    options.doradma_name = "dora_pool_break_half";
+    for (unsigned i = 0; i < 8; i++) {
+        struct child owner;
+        tb_pool *pool;
+        child_start(&owner, "owner", exporting_owner, NULL);
+        child_await(&owner, "begin");
+        harness_sleep_us(2000 + i * 4000);
+        child_kill(&owner);
+        CHECK_OK(tb_pool_register(bus, &options, &pool));
+        tb_pool_close(pool);
+        CHECK(access("/dev/shm/dora_pool_break_half", F_OK) != 0);
+    }
+    tb_bus_close(bus);
+}
+
 static const struct test tests[] = {
     TEST(readers_that_leave_without_memory, 20),
+    TEST(half_made_exports, 30),
 };
 
 int main(int argc, char **argv)
