@@ -180,7 +180,8 @@ void tb__supervise_exited(struct tb__supervise *run, uint32_t index, int status,
     node->ended_ns = now_ns;
     node->total_ns += now_ns - node->started_ns;
     if (run->ops->group_alive(run->ops->context, index)) {
-        node->left_behind = 1;
+        /* Others of a group that we have just signalled may end a moment later than the node. */
+        node->left_behind = !node->sent_term && !node->sent_kill;
         node->state = TB__NODE_LEFTOVER;
         node->deadline_ns = now_ns + run->term_ns;
         run->ops->signal(run->ops->context, index,
@@ -306,6 +307,7 @@ static void step_leftover(struct tb__supervise *run, uint32_t index, int64_t now
         settle(run, index, now_ns);
     } else if (now_ns >= node->deadline_ns) {
         node->deadline_ns = now_ns + run->term_ns;
+        node->left_behind |= !node->sent_kill;
         run->ops->signal(run->ops->context, index, SIGKILL);
     }
 }

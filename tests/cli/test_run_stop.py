@@ -39,7 +39,7 @@ def f04_its_whole_group_is_killed(bench):
 def f04_stop_from_another_terminal(bench):
     bench.flow({"deaf": DEAF})
     run = bench.start("--grace", "0.3", "flow.yml")
-    until(lambda: bench.flows(), 5, "the flow is listed")
+    until(lambda: bench.flows() and b"up" in bench.logs("deaf"), 10, "the node is deaf")
     bench.tool("stop")
     bench.check_clean()
     code, out, err = bench.finish(run)

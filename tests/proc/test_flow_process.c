@@ -63,10 +63,8 @@ static void a_process_and_its_output(void)
 {
     struct tb__process process;
     char text[256];
-    int status;
     CHECK_OK(
         start_shell("echo $WORD; pwd >&2; read x; cut -d' ' -f5 /proc/$$/stat; exit 5", &process));
-    CHECK_EQ(tb__process_reap(&process, &status), 0);
     read_output(&process, text, sizeof text);
     char expected[128];
     snprintf(expected, sizeof expected, "from the environment\n/\n%d\n", (int)process.pid);
@@ -125,6 +123,17 @@ static void signals_begin_as_they_were_made(void)
     CHECK(ignored != NULL);
     CHECK_EQ(strtoull(ignored + strlen("SigIgn:"), NULL, 16) & ~(3ull << 31), 0);
     CHECK_EQ(await_end(&process), 0);
+    tb__process_fini(&process);
+}
+
+static void only_the_dead_are_reaped(void)
+{
+    struct tb__process process;
+    int status;
+    CHECK_OK(start_shell("exec sleep 60", &process));
+    CHECK_EQ(tb__process_reap(&process, &status), 0);
+    tb__process_signal_group(process.pid, SIGKILL);
+    CHECK_EQ(await_end(&process), SIGKILL);
     tb__process_fini(&process);
 }
 
@@ -337,11 +346,17 @@ static void sweeping_while_directories_are_made(void)
 }
 
 static const struct test tests[] = {
-    TEST(a_process_and_its_output, 20),           TEST(what_cannot_be_started_says_why, 20),
-    TEST(signals_begin_as_they_were_made, 20),    TEST(the_group_outlives_its_leader, 20),
-    TEST(special_groups_are_never_signalled, 20), TEST(an_orderly_end_is_quick, 20),
-    TEST(the_guard_of_a_killed_runner, 20),       TEST(a_killed_guard_is_noticed, 20),
-    TEST(a_directory_is_made_once, 20),           TEST(sweeping_while_directories_are_made, 60),
+    TEST(a_process_and_its_output, 20),
+    TEST(what_cannot_be_started_says_why, 20),
+    TEST(signals_begin_as_they_were_made, 20),
+    TEST(only_the_dead_are_reaped, 10),
+    TEST(the_group_outlives_its_leader, 20),
+    TEST(special_groups_are_never_signalled, 20),
+    TEST(an_orderly_end_is_quick, 20),
+    TEST(the_guard_of_a_killed_runner, 20),
+    TEST(a_killed_guard_is_noticed, 20),
+    TEST(a_directory_is_made_once, 20),
+    TEST(sweeping_while_directories_are_made, 60),
 };
 
 int main(int argc, char **argv)

@@ -298,6 +298,26 @@ static void leftovers_are_ended_before_the_node_is(void **state)
     assert_false(tb__supervise_node_failed(&nodes[0]));
 }
 
+/* The group was signalled with the node: that another of it ends a moment later says nothing. */
+static void a_signalled_group_ends_in_any_order(void **state)
+{
+    (void)state;
+    can_tell[0] = 0;
+    start_all(0);
+    tb__supervise_stop(&run, TB__REASON_REQUESTED, 0);
+    group_alive[0] = 1;
+    tb__supervise_exited(&run, 0, SIGNALED(SIGTERM), 1);
+    describes(0, "stopped by SIGTERM");
+    tb__supervise_step(&run, 2 * SECOND + 1); /* but this one does not heed SIGTERM */
+    describes(0, "stopped by SIGTERM, left processes behind");
+    tb__supervise_kill(&run, TB__REASON_REQUESTED, 3 * SECOND);
+    group_alive[1] = 1;
+    tb__supervise_exited(&run, 1, SIGNALED(SIGKILL), 3 * SECOND);
+    describes(1, "killed on request");
+    tb__supervise_step(&run, 6 * SECOND);
+    describes(1, "killed on request");
+}
+
 static void leftovers_delay_a_restart(void **state)
 {
     (void)state;
@@ -416,6 +436,7 @@ int main(void)
         cmocka_unit_test_setup(restarts_end_at_their_number, begin),
         cmocka_unit_test_setup(nothing_is_restarted_while_stopping, begin),
         cmocka_unit_test_setup(leftovers_are_ended_before_the_node_is, begin),
+        cmocka_unit_test_setup(a_signalled_group_ends_in_any_order, begin),
         cmocka_unit_test_setup(leftovers_delay_a_restart, begin),
         cmocka_unit_test_setup(killing_at_once, begin),
         cmocka_unit_test_setup(what_cannot_be_killed_is_left, begin),
