@@ -235,7 +235,6 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
         status = tb__service_start(bus);
         if (status != TB_OK) {
             tb__service_stop(bus);
-            tb__fd_close(&bus->listen_fd); /* withdrawing takes one, which may have been the last */
             tb__directory_withdraw(&bus->directory, bus->id, bus->name);
         }
     }

@@ -332,22 +332,22 @@ tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, co
 void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const char *name)
 {
     int lock_fd = -1;
+    char final[32];
+    uint64_t holder;
     tb_error kept;
     tb_last_error(&kept);
-    char final[32];
+    /* Without the lock, for want of a descriptor, it is as safe: the name leads to our socket,
+     * which still listens, so no starter takes it; and the socket's name is nobody else's. */
+    tb_status locked = tb__directory_lock(dir, &lock_fd);
     socket_name(id, final);
-    if (tb__directory_lock(dir, &lock_fd) == TB_OK) {
-        uint64_t holder;
-        if (name[0] != '\0' && tb__directory_resolve(dir, name, &holder) == TB_OK && holder == id) {
-            char link_name[TB__NAME_SIZE + 8];
-            snprintf(link_name, sizeof link_name, "%s.sock", name);
-            unlinkat(dir->flow_fd, link_name, 0);
-        }
-        unlinkat(dir->flow_fd, final, 0);
+    if (name[0] != '\0' && tb__directory_resolve(dir, name, &holder) == TB_OK && holder == id) {
+        char link_name[TB__NAME_SIZE + 8];
+        snprintf(link_name, sizeof link_name, "%s.sock", name);
+        unlinkat(dir->flow_fd, link_name, 0);
+    }
+    unlinkat(dir->flow_fd, final, 0);
+    if (locked == TB_OK) {
         tb__directory_unlock(&lock_fd);
-    } else {
-        /* Nobody else has this name; the link is left to the next starter's sweep. */
-        unlinkat(dir->flow_fd, final, 0);
     }
     /* A directory that is gone already is none of the closing caller's failures. */
     tb__error_restore(&kept);

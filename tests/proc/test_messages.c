@@ -259,7 +259,9 @@ static tb_status open_and_close_bus(tb_bus *bus)
 {
     tb_bus *another;
     (void)bus;
-    tb_status status = tb_bus_open(NULL, &another);
+    /* With a name: what a failure leaves of it would show at the test's end. */
+    tb_bus_options options = {.size = sizeof options, .name = "another"};
+    tb_status status = tb_bus_open(&options, &another);
     if (status == TB_OK) {
         tb_bus_close(another);
     }
@@ -296,18 +298,25 @@ static tb_status make_reader_fd(tb_bus *bus)
     return tb_reader_fd(kept_reader, &fd);
 }
 
+/* Take all descriptors up to the limit. */
+#define FEW_FILES 64
+static unsigned take_descriptors(int taken[FEW_FILES])
+{
+    unsigned count = 0;
+    while ((taken[count] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0) {
+        count++;
+    }
+    return count;
+}
+
 /* With 0, 1, 2... descriptors left, until the call succeeds: however far it comes, a failure names
  * the limit. Returns how many failed. */
 static unsigned call_with_few_descriptors(const char *name, tb_status (*call)(tb_bus *),
                                           tb_bus *bus)
 {
-    enum { LIMIT = 64 };
-    for (unsigned left = 0; left < LIMIT; left++) {
-        int taken[LIMIT];
-        unsigned count = 0;
-        while ((taken[count] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0) {
-            count++;
-        }
+    for (unsigned left = 0; left < FEW_FILES; left++) {
+        int taken[FEW_FILES];
+        unsigned count = take_descriptors(taken);
         CHECK_LT(left, count);
         for (unsigned i = 0; i < left; i++) {
             close(taken[--count]);
@@ -356,7 +365,7 @@ static void too_many_open_files_name_the_limit(void)
     struct rlimit before, few;
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = before;
-    few.rlim_cur = 64;
+    few.rlim_cur = FEW_FILES;
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
     for (size_t i = 0; i < TEST_COUNT(calls); i++) {
         if (calls[i].call == make_reader_fd) {
@@ -368,6 +377,28 @@ static void too_many_open_files_name_the_limit(void)
     tb_bus_close(bus);
     child_go(&owner);
     child_join(&owner);
+}
+
+/* A bus that closes when there is no descriptor left to lock the directory with. */
+static void a_bus_without_descriptors_leaves_no_socket(void)
+{
+    int taken[FEW_FILES];
+    struct rlimit before, few;
+    tb_bus *bus;
+    bus = open_bus("cam");
+    CHECK_EQ(harness_socket_count(), 2); /* the socket and its name */
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = FEW_FILES;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    unsigned count = take_descriptors(taken);
+    tb_bus_close(bus);
+    while (count > 0) {
+        close(taken[--count]);
+    }
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(harness_socket_count(), 0);
+    CHECK_STR(tb_last_error_text(), "");
 }
 
 /* ---- what leaves the last error alone ---- */
@@ -465,6 +496,7 @@ static const struct test tests[] = {
     TEST(each_text_has_thing_value_and_way_out, 30),
     TEST(nobody_is_there, 10),
     TEST(too_many_open_files_name_the_limit, 60),
+    TEST(a_bus_without_descriptors_leaves_no_socket, 10),
     TEST(a_bus_that_sweeps_the_dead_opens_in_silence, 10),
     TEST(a_pool_without_its_runner_registers_in_silence, 10),
     TEST(waiting_is_silent_and_a_goodbye_says_so, 30),
