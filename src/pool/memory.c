@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "pool/observe.h"
 #include "pool/state.h"
 #include "segment/dora_name.h"
 
@@ -131,9 +132,9 @@ static int is_still(int at_fd, const char *name, int borrow_fd)
            fstat(borrow_fd, &by_fd) == 0 && by_name.st_ino == by_fd.st_ino;
 }
 
-/* Remove exports whose owner is gone: an owner holds a lock for as long as it lives. */
-static void sweep_exports(void)
+unsigned tb__exports_sweep(void (*report)(const char *what, const char *name))
 {
+    unsigned removed = 0;
     DIR *entries = opendir("/dev/shm");
     struct dirent *entry;
     while (entries != NULL && (entry = readdir(entries)) != NULL) {
@@ -149,18 +150,23 @@ static void sweep_exports(void)
             flock(fd, LOCK_EX | LOCK_NB) == 0 && is_still(dirfd(entries), entry->d_name, fd) &&
             unlinkat(dirfd(entries), entry->d_name, 0) == 0) {
             tb_log_info("removed `/dev/shm/%s`, whose owner is gone", entry->d_name);
+            removed++;
+            if (report != NULL) {
+                report("export", entry->d_name);
+            }
         }
         tb__fd_close(&fd);
     }
     if (entries != NULL) {
         closedir(entries);
     }
+    return removed;
 }
 
 static tb_status export_create(tb_pool *pool, const char *name, uint64_t bytes)
 {
     TB__TRY(tb__file_size_check(name, bytes));
-    sweep_exports();
+    tb__exports_sweep(NULL);
     char path[EXPORT_PATH_SIZE];
     snprintf(path, sizeof path, "/dev/shm/%s", name);
     if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {

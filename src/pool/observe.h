@@ -38,4 +38,8 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
 /* Whether the owner is gone. */
 int tb__observer_ended(const tb__observer *observer);
 
+/* Remove the files of exported pools whose owner is gone: an owner holds a lock for as long as it
+ * lives. `report` (may be NULL) hears of each. Returns how many. */
+unsigned tb__exports_sweep(void (*report)(const char *what, const char *name));
+
 #endif

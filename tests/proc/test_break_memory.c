@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "pool/observe.h"
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CAN_FAIL 1
 #else
@@ -100,9 +102,31 @@ static void half_made_exports(void)
     tb_bus_close(bus);
 }
 
+/* `clean` takes what killed owners left in /dev/shm, and nothing that is in use. */
+static void exports_are_swept(void)
+{
+    struct child owner;
+    tb_pool *pool;
+    tb_pool_options options = words_options("frames", 8, 1);
+    options.doradma_name = "dora_pool_break_live";
+    tb_bus *bus = open_bus("owner");
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    child_start(&owner, "owner", exporting_owner, NULL);
+    child_await(&owner, "begin");
+    child_await(&owner, "registered");
+    tb__exports_sweep(NULL);
+    CHECK(access("/dev/shm/dora_pool_break_half", F_OK) == 0);
+    child_kill(&owner);
+    CHECK_LE(1, tb__exports_sweep(NULL));
+    CHECK(access("/dev/shm/dora_pool_break_half", F_OK) != 0);
+    CHECK(access("/dev/shm/dora_pool_break_live", F_OK) == 0);
+    tb_bus_close(bus);
+}
+
 static const struct test tests[] = {
     TEST(readers_that_leave_without_memory, 20),
     TEST(half_made_exports, 30),
+    TEST(exports_are_swept, 20),
 };
 
 int main(int argc, char **argv)
