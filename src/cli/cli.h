@@ -37,6 +37,10 @@ int tb__cli_help(int argc, char **argv, const char *text);
  * error. Returns TB__EXIT_USAGE, so that a verb can `return tb__cli_usage("run", ...)`. */
 int tb__cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The same for an option that the verb does not have: names the one of its help that was probably
+ * meant. */
+int tb__cli_unknown_option(const char *verb, const char *option, const char *help);
+
 /* Report the thread's last error as "tensorbus VERB: text" on standard error and return
  * TB__EXIT_FAILED. */
 int tb__cli_failed(const char *verb);

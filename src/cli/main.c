@@ -45,6 +45,9 @@ static const struct verb {
 };
 #define VERBS (sizeof verbs / sizeof verbs[0])
 
+#define OPTIONS_MAX 32
+#define OPTION_SIZE 32
+
 static void print_help(FILE *out)
 {
     fprintf(out, "tensorbus %s: tensors between processes by handle, not by copy\n\n",
@@ -99,6 +102,29 @@ int tb__cli_usage(const char *verb, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "\n`tensorbus %s --help` explains it\n", verb);
     return TB__EXIT_USAGE;
+}
+
+int tb__cli_unknown_option(const char *verb, const char *option, const char *help)
+{
+    char names[OPTIONS_MAX][OPTION_SIZE];
+    const char *known[OPTIONS_MAX];
+    size_t count = 0;
+    for (const char *at = strstr(help, "--"); at != NULL && count < OPTIONS_MAX;
+         at = strstr(at, "--")) {
+        at += 2;
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz-");
+        if (length > 0 && length < OPTION_SIZE) {
+            memcpy(names[count], at, length);
+            names[count][length] = '\0';
+            known[count] = names[count];
+            count++;
+        }
+    }
+    /* Without the dashes, which all have in common. */
+    const char *nearest = tb__nearest(option + strspn(option, "-"), known, count);
+    return nearest != NULL
+               ? tb__cli_usage(verb, "unknown option `%s`; did you mean `--%s`?", option, nearest)
+               : tb__cli_usage(verb, "unknown option `%s`", option);
 }
 
 int tb__cli_failed(const char *verb)

@@ -43,7 +43,7 @@ static int take_words(int argc, char **argv, struct settings *out)
         } else if (strcmp(argv[i], "--out") == 0) {
             return tb__cli_usage("build", "--out needs a directory");
         } else if (argv[i][0] == '-') {
-            return tb__cli_usage("build", "unknown option `%s`", argv[i]);
+            return tb__cli_unknown_option("build", argv[i], help);
         } else if (out->file != NULL) {
             return tb__cli_usage("build", "one flow at a time: `%s` or `%s`", out->file, argv[i]);
         } else {

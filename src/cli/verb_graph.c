@@ -50,7 +50,7 @@ static int take_words(int argc, char **argv, struct settings *out)
         } else if (strcmp(argv[i], "--svg") == 0) {
             return tb__cli_usage("graph", "--svg needs a file");
         } else if (argv[i][0] == '-') {
-            return tb__cli_usage("graph", "unknown option `%s`", argv[i]);
+            return tb__cli_unknown_option("graph", argv[i], help);
         } else if (out->file != NULL) {
             return tb__cli_usage("graph", "one flow at a time: `%s` or `%s`", out->file, argv[i]);
         } else {

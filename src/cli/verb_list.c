@@ -107,7 +107,8 @@ int tb__verb_list(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") != 0) {
-            return tb__cli_usage("list", "unknown word `%s`", argv[i]);
+            return argv[i][0] == '-' ? tb__cli_unknown_option("list", argv[i], help)
+                                     : tb__cli_usage("list", "unknown word `%s`", argv[i]);
         }
         json = 1;
     }

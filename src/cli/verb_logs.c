@@ -7,7 +7,9 @@
 #include <tensorbus/status.h>
 
 #include "base/fd.h"
+#include "base/name.h"
 #include "cli/cli.h"
+#include "flow/logs.h"
 #include "flow/logs_read.h"
 #include "flow/run_directory.h"
 #include "flow/run_state.h"
@@ -72,7 +74,7 @@ static int take_words(int argc, char **argv, struct settings *out)
             out->out_directory = next;
             i++;
         } else if (argv[i][0] == '-') {
-            return tb__cli_usage("logs", "unknown option `%s`", argv[i]);
+            return tb__cli_unknown_option("logs", argv[i], help);
         } else if (out->word_count == 2) {
             return tb__cli_usage("logs", "unexpected word `%s`", argv[i]);
         } else {
@@ -119,11 +121,33 @@ static int print_running(const struct settings *settings, int root_fd,
     return tb__logs_print(&options, stdout) == TB_OK ? TB__EXIT_OK : tb__cli_failed("logs");
 }
 
+/* The word is no flow: say so, and whether the newest run that ended has a node of that name. */
+static int unknown_flow(const struct settings *settings)
+{
+    char path[TB__STATE_PATH_SIZE];
+    char file[TB__STATE_PATH_SIZE + TB__NAME_SIZE + 32];
+    char name[TB__NAME_SIZE + 32];
+    const char *word = settings->words[0];
+    int code = tb__cli_failed("logs");
+    if (word != NULL && tb__name_valid(word) &&
+        tb__logs_find(settings->out_directory, NULL, path, sizeof path) == TB_OK) {
+        const char *run = strrchr(path, '/') + 1; /* "<id>-<name>" */
+        tb__log_file_name(word, 0, name, sizeof name);
+        snprintf(file, sizeof file, "%s/%s", path, name);
+        if (access(file, F_OK) == 0) {
+            fprintf(stderr,
+                    "`%s` is a node of the newest flow that ended: tensorbus logs %.*s %s\n", word,
+                    (int)strcspn(run, "-"), run, word);
+        }
+    }
+    return code;
+}
+
 static int print_ended(const struct settings *settings)
 {
     char path[TB__STATE_PATH_SIZE];
     if (tb__logs_find(settings->out_directory, settings->words[0], path, sizeof path) != TB_OK) {
-        return tb__cli_failed("logs");
+        return unknown_flow(settings);
     }
     const struct tb__logs_read_options options = {
         .directory = path,

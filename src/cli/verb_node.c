@@ -175,7 +175,9 @@ int tb__verb_node(int argc, char **argv)
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             json = 1;
-        } else if (argv[i][0] == '-' || flow != NULL) {
+        } else if (argv[i][0] == '-') {
+            return tb__cli_unknown_option("node", argv[i], help);
+        } else if (flow != NULL) {
             return tb__cli_usage("node", "unexpected word `%s`", argv[i]);
         } else {
             flow = argv[i];

@@ -97,7 +97,7 @@ static int take_option(int argc, char **argv, int *at, struct settings *out)
         out->run.out_directory = value;
         out->build.out_directory = value;
     } else {
-        return tb__cli_usage("run", "unknown option `%s`", option);
+        return tb__cli_unknown_option("run", option, help);
     }
     return 0;
 }

@@ -46,7 +46,7 @@ static int take_words(int argc, char **argv, struct settings *out)
             }
             out->timeout_ns = (int64_t)(seconds * 1e9);
         } else if (argv[i][0] == '-') {
-            return tb__cli_usage("stop", "unknown option `%s`", argv[i]);
+            return tb__cli_unknown_option("stop", argv[i], help);
         } else if (out->flow != NULL) {
             return tb__cli_usage("stop", "one flow at a time: `%s` or `%s`", out->flow, argv[i]);
         } else {

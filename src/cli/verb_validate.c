@@ -114,7 +114,7 @@ int tb__verb_validate(int argc, char **argv)
         } else if (strcmp(argv[i], "--allow-loader-env") == 0) {
             settings.load.allow_loader_env = 1;
         } else if (argv[i][0] == '-') {
-            return tb__cli_usage("validate", "unknown option `%s`", argv[i]);
+            return tb__cli_unknown_option("validate", argv[i], help);
         } else {
             argv[1 + files++] = argv[i];
         }

@@ -154,6 +154,23 @@ nodes:
     assert re.search(r"^  dst +exit 0 .* 1$", err, re.M), err
 
 
+def killed_outside_any_flow(bench):
+    """Its socket is all that it leaves, and `clean` removes it."""
+    compile_node(bench, NODE, "node")
+    env = dict(bench.env, TENSORBUS_NODE="lone", TENSORBUS_OUTPUTS="",
+               TENSORBUS_INPUTS="tick=tensorbus/timer/millis/100")
+    process = subprocess.Popen([bench.path / "node"], cwd=bench.path, env=env,
+                               stdout=subprocess.DEVNULL)
+    until(lambda: (bench.path / "lives").exists(), 10, "it is open")
+    bench.tool("clean")
+    assert list((bench.runtime / "default").glob("*.sock")), "its socket is in use"
+    process.kill()
+    process.wait()
+    assert list((bench.runtime / "default").glob("*.sock")), "nobody was left to remove it"
+    bench.tool("clean")
+    assert not (bench.runtime / "default").exists()
+
+
 def what_a_restart_missed_is_counted(bench):
     compile_node(bench, NODE, "node")
     bench.write("flow.yml", """
@@ -179,4 +196,5 @@ nodes:
 if __name__ == "__main__":
     main([the_node_of_the_documentation, a_receiver_that_is_no_node,
           a_receiver_that_does_not_open_its_node, a_sender_that_is_no_node,
-          a_receiver_that_comes_back_after_the_sender, what_a_restart_missed_is_counted])
+          a_receiver_that_comes_back_after_the_sender, killed_outside_any_flow,
+          what_a_restart_missed_is_counted])

@@ -128,6 +128,13 @@ def logs(bench):
     assert ended == "two 0\nup\nending\n", ended
     assert bench.tool("logs", "-n", "1") == "one | ending\ntwo | ending\n"
     bench.tool("logs", "other", code=1)
+    assert "`other`" in bench.tool_err and "tensorbus logs" not in bench.tool_err.split("\n", 1)[1], \
+        bench.tool_err
+    # A node's name alone is not enough then: the command that shows it is said.
+    bench.tool("logs", "two", code=1)
+    words = re.search("`two` is a node of .*: tensorbus (logs [0-9a-f]{8} two)$", bench.tool_err, re.M)
+    assert words, bench.tool_err
+    assert bench.tool(*words.group(1).split()).replace(said.decode(), "") == ended
 
 
 def following_across_rotations(bench):
