@@ -216,7 +216,11 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void
         line->calls = &call;
         status =
             tb__packet_send(line->fd, type, call.request, body, body_bytes, borrow_fds, fd_count);
-        if (status != TB_OK) {
+        if (status == TB_CLOSED) {
+            /* The peer has hung up. Before, it may have said why (it refuses connections without
+             * waiting for our greeting): the service thread reads that, or fails this call. */
+            status = TB_OK;
+        } else if (status != TB_OK) {
             line->calls = call.next;
         }
     }
