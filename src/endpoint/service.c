@@ -106,8 +106,10 @@ static tb_status admit(tb_bus *bus, struct tb__lifeline *line)
     }
     pthread_mutex_unlock(&bus->mutex);
     if (!tb__quota_connect(bus, line->uid)) {
-        return TB__FAIL(TB_E_LIMIT, "uid %u has %u connections already: too many", line->uid,
-                        bus->max_connections);
+        return TB__FAIL(TB_E_LIMIT,
+                        "uid %u has the %u connections to process `%s` that it may: close some or "
+                        "open the process's bus with a larger max_connections",
+                        line->uid, bus->max_connections, bus->name);
     }
     line->greet_deadline_ns = tb__deadline_ns(GREET_DEADLINE_NS);
     if (ungreeted >= MAX_UNGREETED) {

@@ -177,7 +177,9 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
     }
     int granted = tb__lifeline_page_take(line);
     if (!granted) {
-        status = TB__FAIL(TB_E_LIMIT, "uid %u has too many readers at process `%s`",
+        status = TB__FAIL(TB_E_LIMIT,
+                          "uid %u has all the readers at process `%s` that it may: close some or "
+                          "open the process's bus with a larger max_pages",
                           tb__lifeline_peer_uid(line), tb_bus_name(pool->bus));
     } else {
         status = attached_create(pool, line, wire, &who);

@@ -36,8 +36,9 @@ tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *cou
     }
     tb__reply_fini(&reply);
     tb__lifeline_unref(line);
-    return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer", owner)
-                              : status;
+    return status == TB_AGAIN
+               ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", owner)
+               : status;
 }
 
 static tb_status map_observed(tb__observer *observer, const struct tb__reply *reply)
@@ -75,8 +76,9 @@ tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
     }
     if (status != TB_OK) {
         tb__observer_close(observer);
-        return status == TB_AGAIN ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer", owner)
-                                  : status;
+        return status == TB_AGAIN
+                   ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", owner)
+                   : status;
     }
     *out = observer;
     return TB_OK;

@@ -141,7 +141,9 @@ static tb_status link_pool(struct tb__pool_layer *layer, tb_pool *pool)
 {
     for (const tb_pool *at = layer->pools; at != NULL; at = at->next) {
         if (strcmp(at->name, pool->name) == 0 && !atomic_load(&at->freed)) {
-            return TB__FAIL(TB_E_EXISTS, "process `%s` has a pool `%s` already",
+            return TB__FAIL(TB_E_EXISTS,
+                            "process `%s` has a pool `%s` already: choose another name or free "
+                            "that one first",
                             tb_bus_name(pool->bus), pool->name);
         }
     }

@@ -103,7 +103,8 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         tb__lifeline_open_unlock(reader->line);
     }
     if (status == TB_AGAIN) {
-        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` did not offer pool `%s` in time",
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "process `%s` did not answer about pool `%s` in time: is it stopped?",
                         tb__lifeline_peer_name(reader->line), wire->name);
     }
     if (status == TB_CLOSED || status == TB_E_OWNER_DIED) {

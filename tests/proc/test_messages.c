@@ -140,6 +140,43 @@ static tb_status a_pool_beyond_memory(tb_bus *bus)
     return tb_pool_register(bus, &options, &pool);
 }
 
+static tb_status a_name_that_is_taken(tb_bus *bus)
+{
+    tb_pool *pool;
+    tb_pool_options options = words_options("front", 16, 2);
+    register_words(bus, "front", 16, 2);
+    return tb_pool_register(bus, &options, &pool);
+}
+
+static tb_status one_reader_too_many(tb_bus *bus)
+{
+    tb_bus *owner;
+    tb_reader *reader;
+    tb_bus_options options = {.size = sizeof options, .name = "few", .max_pages = 2};
+    CHECK_OK(tb_bus_open(&options, &owner));
+    register_words(owner, "front", 16, 2);
+    open_reader(bus, "few/front");
+    open_reader(bus, "few/front");
+    tb_status status = tb_reader_open(bus, "few/front", NULL, &reader);
+    tb_bus_close(owner);
+    return status;
+}
+
+static tb_status one_connection_too_many(tb_bus *bus)
+{
+    tb_bus *owner, *first;
+    tb_reader *reader;
+    tb_bus_options options = {.size = sizeof options, .name = "few", .max_connections = 1};
+    CHECK_OK(tb_bus_open(&options, &owner));
+    register_words(owner, "front", 16, 2);
+    CHECK_OK(tb_bus_open(NULL, &first));
+    open_reader(first, "few/front");
+    tb_status status = tb_reader_open(bus, "few/front", NULL, &reader);
+    tb_bus_close(first);
+    tb_bus_close(owner);
+    return status;
+}
+
 /* ---- names ---- */
 
 static tb_status an_unknown_pool(tb_bus *bus)
@@ -213,6 +250,18 @@ static const struct situation situations[] = {
      TB_E_NOMEM,
      {"pool `front`: 8.0 TiB (87960930", " bytes) in 2 slots do not fit: ", " GiB (", " available",
       "use fewer slots or a smaller shape"}},
+    {"a name that is taken",
+     a_name_that_is_taken,
+     TB_E_EXISTS,
+     {"process `cam` has a pool `front` already", "another name or free that one first"}},
+    {"one reader too many",
+     one_reader_too_many,
+     TB_E_LIMIT,
+     {"uid ", "readers at process `few`", "larger max_pages"}},
+    {"one connection too many",
+     one_connection_too_many,
+     TB_E_LIMIT,
+     {"uid ", "the 1 connections to process `few`", "larger max_connections"}},
     {"an unknown pool",
      an_unknown_pool,
      TB_E_NOT_FOUND,
