@@ -40,6 +40,7 @@ struct tb__control {
     /* under mutex */
     struct tb__control_news news;
     struct tb__lifeline *lines[TB__FLOW_NODES_MAX]; /* referenced; NULL: not reachable */
+    uint8_t left[TB__FLOW_NODES_MAX]; /* its process has reported and hung up: it is ending */
     uint8_t gone[TB__FLOW_NODES_MAX];
     struct pool_entry *pools;
     size_t pool_count;
@@ -109,6 +110,7 @@ static void node_ready(struct tb__control *control, uint32_t node, struct tb__li
         tb__lifeline_ref(line);
         control->lines[node] = line;
     }
+    control->left[node] = 0;
     control->news.reachable[node] = 1;
     for (uint32_t i = 0; i < control->flow->nodes_count; i++) {
         if (i != node && control->gone[i] && related(control->flow, node, i)) {
@@ -235,6 +237,7 @@ static void on_hangup(void *state, struct tb__lifeline *line)
     for (uint32_t i = 0; i < TB__FLOW_NODES_MAX; i++) {
         if (control->lines[i] == line) {
             drop_line(control, i);
+            control->left[i] = 1;
         }
     }
     pthread_mutex_unlock(&control->mutex);
@@ -310,11 +313,20 @@ void tb__control_take(struct tb__control *control, struct tb__control_news *out)
     pthread_mutex_unlock(&control->mutex);
 }
 
+void tb__control_started(struct tb__control *control, uint32_t node)
+{
+    pthread_mutex_lock(&control->mutex);
+    drop_line(control, node); /* of the former process, whose hang-up may still come */
+    control->left[node] = 0;
+    pthread_mutex_unlock(&control->mutex);
+}
+
 int tb__control_stop(struct tb__control *control, uint32_t node)
 {
     pthread_mutex_lock(&control->mutex);
-    int told = control->lines[node] != NULL &&
-               tb__lifeline_send(control->lines[node], TB__MSG_STOP, NULL, 0) == TB_OK;
+    int told = control->lines[node] != NULL
+                   ? tb__lifeline_send(control->lines[node], TB__MSG_STOP, NULL, 0) == TB_OK
+                   : control->left[node];
     pthread_mutex_unlock(&control->mutex);
     return told;
 }

@@ -35,7 +35,11 @@ struct tb__control_news {
 };
 void tb__control_take(struct tb__control *control, struct tb__control_news *out);
 
-/* Send STOP to a node. 0: it has not reported, or is gone. */
+/* A new process of a node is about to be started. */
+void tb__control_started(struct tb__control *control, uint32_t node);
+
+/* Send STOP to a node. A node that has closed since it reported needs none: it is ending, perhaps
+ * because its neighbours were told before it. 0: it has not reported, or does not read. */
 int tb__control_stop(struct tb__control *control, uint32_t node);
 
 /* A node has ended for good: tell those that it is connected with in the graph, now and when they

@@ -116,6 +116,7 @@ static tb_status op_start(void *context, uint32_t node)
         .directory = runner->flow->nodes[node].working_dir,
     };
     runner->state_changed = 1;
+    tb__control_started(runner->control, node);
     TB__TRY(tb__process_start(&options, &it->process));
     if (tb__guard_add(&runner->guard, it->process.pid) != TB_OK) {
         restore_guard(runner);

@@ -4,6 +4,7 @@ input is no node, ends early or comes back: they end by themselves."""
 import os
 import re
 import subprocess
+import time
 
 from run_kit import main, until
 
@@ -11,6 +12,7 @@ NODE = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
 #include <tensorbus/tensorbus.h>
 
 /* SEND messages on `out`, then everything that comes; with CRASH_AT the first life ends there. */
@@ -72,6 +74,12 @@ int main(void)
         return 1;
     }
     tb_node_close(node);
+    if (getenv("LINGER") != NULL) { /* work that comes after the node */
+        struct timespec second = {.tv_sec = 1};
+        printf("closed\n");
+        thrd_sleep(&second, NULL);
+        printf("all written\n");
+    }
     return 0;
 }
 """
@@ -154,6 +162,39 @@ nodes:
     assert re.search(r"^  dst +exit 0 .* 1$", err, re.M), err
 
 
+def a_node_on_its_way_out_has_its_grace(bench):
+    """It has closed its node, and cannot be told STOP any more."""
+    compile_node(bench, NODE, "node")
+    bench.write("flow.yml", """
+nodes:
+  - {id: src, path: ./node, env: {SEND: 3}, outputs: [out]}
+  - {id: dst, path: ./node, env: {LINGER: 1}, inputs: {i: src/out}}
+""")
+    run = bench.start("flow.yml")
+    until(lambda: bench.flows() and b"closed" in bench.logs("dst"), 10, "it has closed its node")
+    bench.tool("stop")
+    code, out, err = bench.finish(run)
+    assert code == 0 and b"dst | all written\n" in out, (code, out, err)
+    assert re.search(r"^  dst +exit 0 ", err, re.M), err
+
+
+def another_life_is_not_on_its_way_out(bench):
+    """The first life was a node; the second is none, and gets SIGTERM at once."""
+    compile_node(bench, NODE, "node")
+    bench.script("twice.sh", "if [ -e lives ]; then echo second; exec sleep 60; fi; exec ./node\n")
+    bench.write("flow.yml", """
+nodes:
+  - {id: node, path: ./twice.sh, env: {CRASH_AT: 1}, restart_policy: on-failure,
+     inputs: {tick: tensorbus/timer/millis/5}}
+""")
+    run = bench.start("flow.yml")
+    until(lambda: bench.flows() and b"second" in bench.logs("node"), 10, "its second life")
+    begin = time.monotonic()
+    bench.tool("stop")
+    code, out, err = bench.finish(run)
+    assert time.monotonic() - begin < 8 and re.search(r"^  node +stopped by SIGTERM ", err, re.M), err
+
+
 def killed_outside_any_flow(bench):
     """Its socket is all that it leaves, and `clean` removes it."""
     compile_node(bench, NODE, "node")
@@ -196,5 +237,6 @@ nodes:
 if __name__ == "__main__":
     main([the_node_of_the_documentation, a_receiver_that_is_no_node,
           a_receiver_that_does_not_open_its_node, a_sender_that_is_no_node,
-          a_receiver_that_comes_back_after_the_sender, killed_outside_any_flow,
+          a_receiver_that_comes_back_after_the_sender, a_node_on_its_way_out_has_its_grace,
+          another_life_is_not_on_its_way_out, killed_outside_any_flow,
           what_a_restart_missed_is_counted])
