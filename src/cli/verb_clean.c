@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "cli/cli.h"
 #include "flow/run_directory.h"
+#include "pool/observe.h"
 
 static const char help[] =
     "usage: tensorbus clean [--json]\n"
@@ -13,11 +14,14 @@ static const char help[] =
     "Remove directories and sockets in the runtime directory whose processes are gone. What a "
     "live\n"
     "process uses is never touched: a directory whose runner lives, or in which a socket answers.\n"
+    "Also the files in /dev/shm of pools for foreign readers whose owner was killed.\n"
     "Needed only after runner and guard were killed together, or a power cut: runs clean up after\n"
-    "themselves.\n"
+    "themselves. A program outside any flow that is ended by SIGKILL leaves its socket in "
+    "`default`,\n"
+    "which goes as well.\n"
     "\n"
-    "  --json    {\"directories\",\"sockets\",\"live\",\"failed\"}: removed, removed, left alone,\n"
-    "            could not be removed\n"
+    "  --json    {\"directories\",\"sockets\",\"exports\",\"live\",\"failed\"}: removed, removed,\n"
+    "            removed, left alone, could not be removed\n"
     "\n"
     "exit codes: 0 ok, 1 something could not be removed, 2 wrong usage\n"
     "\n"
@@ -40,7 +44,8 @@ int tb__verb_clean(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") != 0) {
-            return tb__cli_usage("clean", "unknown word `%s`", argv[i]);
+            return argv[i][0] == '-' ? tb__cli_unknown_option("clean", argv[i], help)
+                                     : tb__cli_usage("clean", "unknown word `%s`", argv[i]);
         }
         json = 1;
     }
@@ -54,9 +59,10 @@ int tb__verb_clean(int argc, char **argv)
     if (status != TB_OK) {
         return tb__cli_failed("clean");
     }
+    unsigned exports = tb__exports_sweep(json ? NULL : report);
     if (json) {
-        printf("{\"directories\":%u,\"sockets\":%u,\"live\":%u,\"failed\":%u}\n", sweep.directories,
-               sweep.sockets, sweep.live, sweep.failed);
+        printf("{\"directories\":%u,\"sockets\":%u,\"exports\":%u,\"live\":%u,\"failed\":%u}\n",
+               sweep.directories, sweep.sockets, exports, sweep.live, sweep.failed);
     } else {
         fprintf(stderr, "%u directories and %u sockets removed, %u directories in use\n",
                 sweep.directories, sweep.sockets, sweep.live);
