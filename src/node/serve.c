@@ -92,12 +92,33 @@ static void serve_stream(void *context, struct tb__lifeline *line, struct tb__ms
 
 /* ---- the runner ---- */
 
+static int is_neighbour(const struct tb__node_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->input_count; i++) {
+        if (config->inputs[i].period_ns == 0 && strcmp(config->inputs[i].source_node, name) == 0) {
+            return 1;
+        }
+    }
+    for (size_t i = 0; i < config->output_count; i++) {
+        for (size_t j = 0; j < config->outputs[i].subscriber_count; j++) {
+            if (strcmp(config->outputs[i].subscribers[j].node, name) == 0) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Only neighbours, and each once: anybody who may connect could fill the memory otherwise. */
 static void note_gone(tb_node *node, const struct tb__msg *msg)
 {
     struct tb__name_wire wire;
     if (tb__wire_body(msg, &wire, sizeof wire, 0) != TB_OK ||
         !tb__wire_name_ok(wire.name, sizeof wire.name, 0)) {
         tb_log_warn_limited("node `%s`: malformed word of a node that is gone", node->config.node);
+        return;
+    }
+    if (!is_neighbour(&node->config, wire.name) || tb__node_is_gone(node, wire.name)) {
         return;
     }
     pthread_mutex_lock(&node->gone_mutex);

@@ -1,4 +1,5 @@
 /* How nodes end and what their receivers get (F11): exit(0), close, kill, restart. */
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -238,6 +239,19 @@ static void the_end_of_the_runner_is_stop(void)
     child_join(&child);
 }
 
+static void runner_tell_gone_patiently(struct test_runner *runner, const char *node,
+                                       const char *gone)
+{
+    struct tb__name_wire wire = {{0}};
+    snprintf(wire.name, sizeof wire.name, "%s", gone);
+    struct tb__lifeline *line = runner_find(runner, node);
+    tb_status status;
+    while ((status = tb__lifeline_send(line, TB__MSG_NODE_GONE, &wire, sizeof wire)) == TB_AGAIN) {
+        usleep(200);
+    }
+    CHECK_OK(status);
+}
+
 static void lonely_node(void *argument)
 {
     (void)argument;
@@ -267,6 +281,51 @@ static void gone_nodes_are_not_waited_for(void)
     CHECK(!child_has_spoken(&child, 300));
     runner_tell_gone(&runner, "node", "missing");
     child_await(&child, "opened");
+    child_join(&child);
+    runner_close(&runner);
+}
+
+/* In the main arena, and in large blocks of all: the list would soon be one of these. */
+static size_t allocated(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static void deaf_to_strangers(void *argument)
+{
+    (void)argument;
+    tb_node *node;
+    char go;
+    await_runner();
+    node_environment("node", "in=absent/out", "out=missing/in", "_runner");
+    size_t before = allocated();
+    CHECK_OK(tb_node_open(&node)); /* everything was said before the last neighbour's end */
+    CHECK_LE(allocated(), before + 1000000);
+    parent_reached("opened");
+    parent_hear(&go, sizeof go);
+    tb_node_close(node);
+}
+
+/* Whoever may connect can say who is gone; that does not fill the node's memory. */
+static void only_neighbours_are_kept_in_mind(void)
+{
+    struct test_runner runner;
+    struct child child;
+    char name[32];
+    child_start(&child, "node", deaf_to_strangers, NULL);
+    runner_open(&runner);
+    child_tell(&child, "g", 1);
+    runner_await(&runner, "node");
+    for (int i = 0; i < 20000; i++) {
+        snprintf(name, sizeof name, "stranger%d", i);
+        runner_tell_gone_patiently(&runner, "node", "absent");
+        runner_tell_gone_patiently(&runner, "node", name);
+    }
+    CHECK(!child_has_spoken(&child, 50));
+    runner_tell_gone_patiently(&runner, "node", "missing");
+    child_await(&child, "opened");
+    child_tell(&child, "g", 1);
     child_join(&child);
     runner_close(&runner);
 }
@@ -355,6 +414,7 @@ static const struct test tests[] = {
     TEST(stop_comes_once, 60),
     TEST(the_end_of_the_runner_is_stop, 60),
     TEST(gone_nodes_are_not_waited_for, 60),
+    TEST(only_neighbours_are_kept_in_mind, 60),
     TEST(a_restarted_sender_is_found_again, 60),
     TEST(a_forked_child_has_no_node, 60),
 };
