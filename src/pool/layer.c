@@ -217,10 +217,25 @@ static void serve_close(struct tb__pool_layer *layer, struct tb__lifeline *line,
     tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
 }
 
+/* A wake-up descriptor must be what readers make: closing another one could hold us up, a TCP
+ * socket that lingers for one. */
+static tb_status check_poke(int borrow_fd)
+{
+    int domain = -1;
+    socklen_t size = sizeof domain;
+    if (getsockopt(borrow_fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) {
+        return TB__FAIL(TB_E_PROTOCOL, "a wake-up descriptor that is no local socket");
+    }
+    return TB_OK;
+}
+
 static void serve_fd(struct tb__pool_layer *layer, struct tb__lifeline *line, struct tb__msg *msg)
 {
     struct tb__reader_wire wire;
     tb_status status = tb__wire_body(msg, &wire, sizeof wire, 1);
+    if (status == TB_OK) {
+        status = check_poke(msg->fds[0]);
+    }
     if (status != TB_OK) {
         tb__lifeline_reply_error(line, msg->request);
         if (status != TB_E_LIMIT) { /* which is our own */

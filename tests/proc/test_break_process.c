@@ -1,18 +1,15 @@
 /* Bad days of processes: limits that are reached, forks in the wrong moment, signals without end,
- * floods of connections, and what the killed leave behind. Each of these went wrong once. */
+ * floods of connections, and output that nobody reads. Each of these went wrong once. */
 #include "proc/hostile.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -210,6 +207,40 @@ static void limit_of_file_sizes(void)
     CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_LIMIT);
     CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
     CHECK_OK(tb_pool_register(bus, &options, &pool));
+    tb_bus_close(bus);
+}
+
+/* The same for the descriptor that an owner keeps to wake a reader, and closes when the reader
+ * goes.
+ */
+static void wakeup_descriptor_that_lingers(void)
+{
+    struct child owner;
+    struct tb__pool_open_wire open = {.flags = TB__OPEN_BY_NAME, .name = "frames"};
+    struct tb__pool_wire answer;
+    char packet[2048];
+    int listener;
+    tb_reader *reader;
+    start_owner(&owner);
+    tb_bus *bus = open_bus("client");
+    int hostile = raw_greeted("owner");
+    raw_message(hostile, raw_header(TB__MSG_POOL_OPEN, sizeof open), &open, sizeof open, NULL, 0);
+    CHECK_EQ(raw_receive(hostile, packet, sizeof packet, 2000), 16 + sizeof answer);
+    memcpy(&answer, packet + 16, sizeof answer);
+    struct tb__reader_wire own = {.reader_id = answer.reader_id};
+    raw_message(hostile, raw_header(TB__MSG_POOL_MAPPED, sizeof own), &own, sizeof own, NULL, 0);
+    int fd = lingering_socket(&listener);
+    child_signal(&owner, SIGSTOP);
+    raw_message(hostile, raw_header(TB__MSG_READER_FD, sizeof own), &own, sizeof own, &fd, 1);
+    close(fd);
+    close(hostile);
+    child_signal(&owner, SIGCONT);
+    harness_sleep_us(50000);
+    int64_t begun = harness_now_ns();
+    CHECK_OK(tb_reader_open(bus, "owner/frames", NULL, &reader));
+    CHECK_LT(harness_now_ns() - begun, TB_SECONDS(3));
+    close(listener);
+    end_owner(&owner);
     tb_bus_close(bus);
 }
 
@@ -439,128 +470,16 @@ static void warnings_that_nobody_reads(void)
     tb_bus_close(bus);
 }
 
-/* ------------------------------------------------------------------ what the killed leave */
-
-static unsigned hidden_entries(const char *path)
-{
-    unsigned count = 0;
-    DIR *entries = opendir(path);
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        count += entry->d_name[0] == '.' && strcmp(entry->d_name, ".") != 0 &&
-                 strcmp(entry->d_name, "..") != 0;
-    }
-    if (entries != NULL) {
-        closedir(entries);
-    }
-    return count;
-}
-
-/* A process that was killed between binding its socket and giving it its name leaves a hidden one;
- * the next start sweeps it. */
-static void half_made_names_are_swept(void)
-{
-    char path[300];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    tb_bus *bus = open_bus("first");
-    tb_bus_close(bus);
-    snprintf(path, sizeof path, "%s/default", harness_dir());
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.60s/default/.0123456789abcdef.tmp",
-             harness_dir());
-    CHECK(bind(fd, (struct sockaddr *)&address, sizeof address) == 0);
-    close(fd);
-    char link[340];
-    snprintf(link, sizeof link, "%s/.0123456789abcdef.link", path);
-    CHECK(symlink("0123456789abcdef.sock", link) == 0);
-    CHECK_EQ(hidden_entries(path), 2);
-    bus = open_bus("second");
-    CHECK_EQ(hidden_entries(path), 0);
-    tb_bus_close(bus);
-}
-
-/* Runs in a process of its own, which loses its /proc. */
-static void start_without_proc(void *argument)
-{
-    tb_bus *bus;
-    char go;
-    (void)argument;
-    parent_hear(&go, 1);
-    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("none", "/proc", "tmpfs", 0, NULL) != 0) {
-        parent_reached("not allowed");
-        return;
-    }
-    tb_status status = tb_bus_open(NULL, &bus);
-    CHECK(umount("/proc") == 0); /* the harness needs it */
-    CHECK_LT(status, 0);
-    parent_reached("failed");
-}
-
-/* A process without /proc cannot connect to anybody: it must not take the living for dead. */
-static void names_survive_a_start_without_proc(void)
-{
-    struct child blind;
-    struct {
-        char name[48];
-    } point;
-    tb_reader *reader;
-    child_start(&blind, "blind", start_without_proc, NULL);
-    tb_bus *owner = open_bus("owner");
-    tb_bus *client = open_bus("client");
-    register_words(owner, "frames", 8, 2);
-    child_go(&blind);
-    child_hear(&blind, &point, sizeof point);
-    child_join(&blind);
-    CHECK_OK(tb_reader_open(client, "owner/frames", NULL, &reader));
-    tb_bus_close(client);
-    tb_bus_close(owner);
-    if (strcmp(point.name, "failed") != 0) {
-        harness_skip("mounting takes rights that this user lacks");
-    }
-}
-
-/* The longest name that is allowed is one like any other: the next start does not sweep it. */
-static void longest_name(void)
-{
-    char name[65];
-    char path[140];
-    memset(name, 'n', 64);
-    name[64] = '\0';
-    snprintf(path, sizeof path, "%s/%s", name, name);
-    tb_bus *owner = open_bus(name);
-    tb_pool *pool = register_words(owner, name, 8, 2);
-    tb_bus *client = open_bus("client");
-    for (int i = 0; i < 3; i++) {
-        tb_reader *reader;
-        tb_frame *frame;
-        tb_bus *other;
-        CHECK_OK(tb_reader_open(client, path, NULL, &reader));
-        CHECK_OK(write_words(pool, i, 0, NULL));
-        CHECK_OK(tb_reader_next(reader, 0, &frame));
-        CHECK_STR(info_of(frame).producer, name);
-        CHECK_STR(info_of(frame).pool, name);
-        tb_frame_release(frame);
-        tb_reader_close(reader);
-        CHECK_STATUS(
-            tb_bus_open(&(tb_bus_options){.size = sizeof(tb_bus_options), .name = name}, &other),
-            TB_E_EXISTS);
-    }
-    tb_bus_close(client);
-    tb_bus_close(owner);
-}
-
 static const struct test tests[] = {
     TEST(open_without_a_free_descriptor, 30),
     TEST(wait_for_a_name_without_inotify, 40),
     TEST(descriptor_that_lingers, 40),
+    TEST(wakeup_descriptor_that_lingers, 40),
     TEST(fork_while_the_directory_is_locked, 40),
     TEST(fork_while_connections_are_made, 60),
     TEST(register_under_a_fast_timer, 40),
     TEST(flood_of_silent_connections, 60),
     TEST(warnings_that_nobody_reads, 30),
-    TEST(half_made_names_are_swept, 10),
-    TEST(longest_name, 10),
-    TEST(names_survive_a_start_without_proc, 10),
     TEST(limit_of_file_sizes, 10),
 };
 
