@@ -28,6 +28,7 @@
 
 #define READ_BYTES 65536
 #define OUTPUT_PATIENCE_NS INT64_C(60000000000)
+#define OUTPUT_HURRY_NS INT64_C(2000000000) /* somebody wants it to end */
 
 extern char **environ;
 
@@ -278,6 +279,14 @@ static void run(struct job *job, int *out_exit_code)
     *out_exit_code = tb__supervise_exit_code(&runner->run);
 }
 
+/* How long the end waits for a reader that does not read; the logs have it all. */
+static int64_t output_patience_ns(const struct job *job)
+{
+    enum tb__supervise_reason reason = job->runner.run.reason;
+    int hurry = reason == TB__REASON_REQUESTED || job->runner.interrupts > 0;
+    return hurry ? OUTPUT_HURRY_NS : OUTPUT_PATIENCE_NS;
+}
+
 tb_status tb__run_flow(const struct tb__flow *flow, const struct tb__run_options *options,
                        int *out_exit_code)
 {
@@ -306,8 +315,7 @@ tb_status tb__run_flow(const struct tb__flow *flow, const struct tb__run_options
     }
     take_down(job);
     if (status == TB_OK) {
-        tb__screen_finish(&job->runner.screen,
-                          job->runner.interrupts > 1 ? TB_SECONDS(1) : OUTPUT_PATIENCE_NS);
+        tb__screen_finish(&job->runner.screen, output_patience_ns(job));
         print_summary(job);
     }
     free_all(job);

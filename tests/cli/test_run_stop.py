@@ -46,6 +46,20 @@ def f04_stop_from_another_terminal(bench):
     assert code == 1 and row(err, "deaf") == "killed after grace", (code, err)
 
 
+def f04_stop_while_nobody_reads(bench):
+    """What the reader of the pipe has not taken is in the logs; the run does not wait long for it."""
+    bench.flow({"loud": "i=0; while [ $i -lt 3000 ]; do echo $i" + " word" * 20 + "; i=$((i+1)); done; "
+                        "echo up; " + POLITE})
+    run = bench.start("flow.yml")
+    until(lambda: bench.flows() and b"\nup" in bench.logs("loud"), 20, "the node is up")
+    begin = time.monotonic()
+    bench.tool("stop")
+    run.wait(30)
+    took = time.monotonic() - begin
+    code, out, err = bench.finish(run)
+    assert code == 0 and took < 8 and row(err, "loud") == "exit 0", (took, code, err)
+
+
 def f05_ctrl_c_once(bench):
     bench.flow({"one": POLITE, "two": POLITE})
     terminal = Terminal(bench, "flow.yml")
@@ -136,6 +150,6 @@ def f06_stopping_one_leaves_the_other(bench):
 
 if __name__ == "__main__":
     main([f04_ignores_stop_and_sigterm, f04_its_whole_group_is_killed,
-          f04_stop_from_another_terminal, f05_ctrl_c_once, f05_ctrl_c_twice, f05_two_ctrl_c_in_a_row,
+          f04_stop_from_another_terminal, f04_stop_while_nobody_reads, f05_ctrl_c_once, f05_ctrl_c_twice, f05_two_ctrl_c_in_a_row,
           f05_ctrl_c_while_building, sigterm_stops_like_ctrl_c, f06_two_runs_of_one_file,
           f06_stopping_one_leaves_the_other])
