@@ -152,7 +152,7 @@ typedef struct tb_pool_stats {
                             readers that were attached for a handle miss none */
     uint64_t waits;      /* loans and writes that slept */
     uint64_t wakeups;    /* readers woken by system call */
-    uint32_t readers;    /* attached now */
+    uint32_t readers;    /* attached now; not the owner's own attachments for handles */
     uint32_t held;       /* leases held now */
     uint32_t slots;
     uint32_t freed; /* 1 after free */

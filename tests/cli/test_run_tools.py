@@ -281,7 +281,7 @@ def clean_spares_the_living(bench):
             break
     (bench.runtime / "a file").write_text("not ours")
     answer = json.loads(bench.tool("clean", "--json"))
-    assert answer == {"directories": 1, "sockets": 2, "live": 3, "failed": 0}, answer
+    assert answer == {"directories": 1, "sockets": 2, "exports": 0, "live": 3, "failed": 0}, answer
     assert busy.exists() and 1 < len(waiting) < 50, "its queue was full"
     for one in waiting:
         one.close()
@@ -290,7 +290,7 @@ def clean_spares_the_living(bench):
     assert sorted(p.name for p in (bench.runtime / bench.flows()[0]["id"]).iterdir()) == before
     alive.close()
     answer = json.loads(bench.tool("clean", "--json"))
-    assert answer == {"directories": 2, "sockets": 2, "live": 1, "failed": 0}, answer
+    assert answer == {"directories": 2, "sockets": 2, "exports": 0, "live": 1, "failed": 0}, answer
     (bench.runtime / "a file").unlink()
     stopped(bench, run)
 
