@@ -329,6 +329,23 @@ tb_status tb_reader_newest(tb_reader *reader, int64_t timeout_ns, tb_frame **out
 
 /* ---- by handle ---- */
 
+static tb_status fail_stale(const tb_reader *reader, const tb_handle *handle,
+                            enum tb__lease_result leased)
+{
+    unsigned long long sequence = tb_handle_sequence(handle);
+    const char *owner = tb__lifeline_peer_name(reader->line);
+    if (leased == TB__LEASE_CLAIMED) {
+        return TB__FAIL(TB_E_STALE,
+                        "frame %llu of pool `%s/%s` cannot be had: its owner (pid %u) stands still "
+                        "while it takes the slot: is it stopped?",
+                        sequence, owner, reader->name, tb__lifeline_peer_pid(reader->line));
+    }
+    return TB__FAIL(TB_E_STALE,
+                    "frame %llu of pool `%s/%s` was overwritten: use more slots, TB_EVERY, or a "
+                    "backpressure input",
+                    sequence, owner, reader->name);
+}
+
 tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame **out)
 {
     TB__TRY(tb__reader_check(reader));
@@ -351,15 +368,12 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
     if (frame == NULL) {
         return fail_busy(reader);
     }
-    if (tb__frame_lease(frame, handle->slot, handle->generation, TB__HANDLE_PATIENCE_NS) !=
-        TB__LEASE_HELD) {
+    enum tb__lease_result leased =
+        tb__frame_lease(frame, handle->slot, handle->generation, TB__HANDLE_PATIENCE_NS);
+    if (leased != TB__LEASE_HELD) {
         tb__frame_unreserve(frame);
         tb__a64_add_relaxed(&reader->page.shm->stale, 1);
-        return TB__FAIL(TB_E_STALE,
-                        "frame %llu of pool `%s/%s` was overwritten: use more slots, TB_EVERY, or "
-                        "a backpressure input",
-                        (unsigned long long)tb_handle_sequence(handle),
-                        tb__lifeline_peer_name(reader->line), reader->name);
+        return fail_stale(reader, handle, leased);
     }
     frame->slot = handle->slot;
     frame->generation = handle->generation;
