@@ -101,9 +101,12 @@ tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     ssize_t got;
+    int resets = 0;
     do {
         got = recvmsg(borrow_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+        /* A peer that closed with messages of ours unread is told of once, before what it had said:
+         * that it says goodbye, for one. */
+    } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
     if (got < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? TB_AGAIN : TB_CLOSED;
     }

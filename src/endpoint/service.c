@@ -58,6 +58,21 @@ tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line)
     return status;
 }
 
+/* Descriptors that wait to be received are closed with the socket, as they are: one that lingers
+ * would hold us up. A peer that was shut down sends no more. */
+static void drain(tb_bus *bus, struct tb__lifeline *line)
+{
+    struct tb__msg msg;
+    tb_status status;
+    shutdown(line->fd, SHUT_RDWR);
+    do {
+        status = tb__packet_receive(line->fd, bus->packet, &msg);
+        for (uint32_t k = 0; k < msg.fd_count; k++) {
+            tb__packet_close_fd(&msg.fds[k]);
+        }
+    } while (status != TB_AGAIN && status != TB_CLOSED);
+}
+
 /* The peer is gone: tell everybody who cares, then let go. */
 static void end_line(tb_bus *bus, struct tb__lifeline *line)
 {
@@ -80,6 +95,7 @@ static void end_line(tb_bus *bus, struct tb__lifeline *line)
         }
     }
     tb__bus_ring_self(bus);
+    drain(bus, line);
     tb__lifeline_release(line);
 }
 

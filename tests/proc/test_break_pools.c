@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "endpoint/lifeline.h"
 #include "pool/state.h"
 
 /* ------------------------------------------------------------------ an owner that answers */
@@ -460,6 +461,22 @@ static void open_while_the_owner_leaves(void)
     tb_bus_close(bus);
 }
 
+/* A goodbye is heard although its sender closed without reading what it was sent. */
+static void goodbye_with_unread_messages(void)
+{
+    int pair[2];
+    uint8_t packet[TB__WIRE_MAX_BYTES];
+    struct tb__msg msg;
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+    CHECK_OK(tb__packet_send(pair[0], TB__MSG_CANCEL, 0, "1234", 4, NULL, 0));
+    CHECK_OK(tb__packet_send(pair[1], TB__MSG_GOODBYE, 0, NULL, 0, NULL, 0));
+    close(pair[1]);
+    CHECK_OK(tb__packet_receive(pair[0], packet, &msg));
+    CHECK_EQ(msg.type, TB__MSG_GOODBYE);
+    CHECK_STATUS(tb__packet_receive(pair[0], packet, &msg), TB_CLOSED);
+    close(pair[0]);
+}
+
 /* ------------------------------------------------------------------ silence */
 
 /* A socket that accepts and says nothing, as that of a stopped process does. */
@@ -519,11 +536,12 @@ static void silent_process_holds_up_nobody_else(void)
 }
 
 static const struct test tests[] = {
-    TEST(open_that_waits_holds_up_nobody, 20),    TEST(opens_that_wait_are_all_answered, 40),
-    TEST(mapped_for_a_foreign_reader, 20),        TEST(readers_churn_against_a_blocked_writer, 30),
-    TEST(free_by_another_wakes_the_writer, 40),   TEST(close_right_after_free_by_another, 60),
-    TEST(closes_that_a_stopped_owner_misses, 60), TEST(owner_stands_still_in_a_claim, 20),
-    TEST(open_while_the_owner_leaves, 60),        TEST(silent_process_holds_up_nobody_else, 40),
+    TEST(open_that_waits_holds_up_nobody, 20),     TEST(opens_that_wait_are_all_answered, 40),
+    TEST(mapped_for_a_foreign_reader, 20),         TEST(readers_churn_against_a_blocked_writer, 30),
+    TEST(free_by_another_wakes_the_writer, 40),    TEST(close_right_after_free_by_another, 60),
+    TEST(closes_that_a_stopped_owner_misses, 60),  TEST(owner_stands_still_in_a_claim, 20),
+    TEST(open_while_the_owner_leaves, 60),         TEST(goodbye_with_unread_messages, 10),
+    TEST(silent_process_holds_up_nobody_else, 40),
 };
 
 int main(int argc, char **argv)

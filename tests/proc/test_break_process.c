@@ -163,28 +163,33 @@ static int lingering_socket(int *out_listener)
     return fd;
 }
 
-/* Closing what a client sent must not hold up the service thread, and with it everybody else. */
+/* Closing what a client sent must not hold up the service thread, and with it everybody else: nor
+ * what it sent behind a message that ended the connection. */
 static void descriptor_that_lingers(void)
 {
     struct child owner;
-    int listener;
     tb_reader *reader;
     start_owner(&owner);
     tb_bus *bus = open_bus("client");
-    int hostile = raw_connect("owner");
-    int fd = lingering_socket(&listener);
-    struct tb__hello_wire hello = raw_hello();
-    child_signal(&owner, SIGSTOP);
-    CHECK(raw_message(hostile, raw_header(TB__MSG_HELLO, sizeof hello), &hello, sizeof hello, &fd,
-                      1));
-    close(fd); /* the owner has the last one */
-    child_signal(&owner, SIGCONT);
-    harness_sleep_us(50000);
-    int64_t begun = harness_now_ns();
-    CHECK_OK(tb_reader_open(bus, "owner/frames", NULL, &reader));
-    CHECK_LT(harness_now_ns() - begun, TB_SECONDS(3));
-    close(hostile);
-    close(listener);
+    for (int late = 0; late < 2; late++) {
+        int listener;
+        int hostile = raw_connect("owner");
+        int fd = lingering_socket(&listener);
+        struct tb__hello_wire hello = raw_hello();
+        child_signal(&owner, SIGSTOP);
+        CHECK(!late || raw_send(hostile, "nonsense", 8, NULL, 0));
+        CHECK(raw_message(hostile, raw_header(TB__MSG_HELLO, sizeof hello), &hello, sizeof hello,
+                          &fd, 1));
+        close(fd); /* the owner has the last one */
+        child_signal(&owner, SIGCONT);
+        harness_sleep_us(50000);
+        int64_t begun = harness_now_ns();
+        CHECK_OK(tb_reader_open(bus, "owner/frames", NULL, &reader));
+        tb_reader_close(reader);
+        CHECK_LT(harness_now_ns() - begun, TB_SECONDS(3));
+        close(hostile);
+        close(listener);
+    }
     end_owner(&owner);
     tb_bus_close(bus);
 }
