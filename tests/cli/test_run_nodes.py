@@ -75,9 +75,9 @@ int main(void)
     }
     tb_node_close(node);
     if (getenv("LINGER") != NULL) { /* work that comes after the node */
-        struct timespec second = {.tv_sec = 1};
+        struct timespec pause = {.tv_sec = 3};
         printf("closed\n");
-        thrd_sleep(&second, NULL);
+        thrd_sleep(&pause, NULL);
         printf("all written\n");
     }
     return 0;
@@ -127,7 +127,7 @@ def a_receiver_that_does_not_open_its_node(bench):
     bench.write("flow.yml", """
 nodes:
   - {id: src, path: ./node, env: {SEND: 1}, outputs: [out]}
-  - {id: dst, path: sleep, args: '11', inputs: {i: src/out}}
+  - {id: dst, path: sleep, args: '13', inputs: {i: src/out}}
 """)
     code, out, err = bench.run("flow.yml")
     assert code == 0 and re.search(
