@@ -37,8 +37,8 @@ TB_API TB_MUST_USE tb_status tb_node_open(tb_node **out);
  *  been given back. NULL is allowed; in a forked child nothing happens.
  *  Owner:   takes the node.
  *  Threads: one, after all other calls have returned.
- *  Waits:   until receivers have taken what `backpressure` inputs still queue, at most 10 s, or
- *           until STOP.
+ *  Waits:   until receivers have taken the queued messages whose frames this node keeps, at most
+ *           10 s, or until STOP. Small messages need no wait: their memory outlives the node.
  *  Source:  src/node/node.c */
 TB_API void tb_node_close(tb_node *node);
 
@@ -55,7 +55,7 @@ typedef enum tb_event_type {
     TB_EVENT_ERROR = 4         /* something failed that the node should know: see tb_event_text() */
 } tb_event_type;
 
-/** Wait for the next event of any input or timer.
+/** Wait for the next event of any input or timer. A node without inputs gets STOP only.
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   the caller; end with tb_event_release(), which also releases a frame that it holds.
  *  Returns: TB_OK, TB_AGAIN (nothing within the timeout), TB_CLOSED (all inputs are closed, or
