@@ -324,9 +324,12 @@ void tb__control_started(struct tb__control *control, uint32_t node)
 int tb__control_stop(struct tb__control *control, uint32_t node)
 {
     pthread_mutex_lock(&control->mutex);
-    int told = control->lines[node] != NULL
-                   ? tb__lifeline_send(control->lines[node], TB__MSG_STOP, NULL, 0) == TB_OK
-                   : control->left[node];
+    tb_status status = control->lines[node] != NULL
+                           ? tb__lifeline_send(control->lines[node], TB__MSG_STOP, NULL, 0)
+                       : control->left[node] ? TB_CLOSED
+                                             : TB_AGAIN;
+    /* CLOSED: it has hung up just now, or the service thread has noticed it already. */
+    int told = status == TB_OK || status == TB_CLOSED;
     pthread_mutex_unlock(&control->mutex);
     return told;
 }
