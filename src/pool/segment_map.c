@@ -11,7 +11,8 @@
 
 #define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
 
-/* An export is a file, which cannot be sealed; everything else is. */
+/* An export is a file, which cannot be sealed; everything else is. Known weakness: an owner that
+ * says that its segment is one, and cuts it short, makes its readers fault (SIGBUS). */
 static tb_status check_descriptor(int borrow_fd, const struct tb__pool_wire *answer,
                                   uint64_t *out_bytes)
 {
