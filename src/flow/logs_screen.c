@@ -266,10 +266,15 @@ int tb__screen_flush(struct tb__screen *screen)
 void tb__screen_finish(struct tb__screen *screen, int64_t timeout_ns)
 {
     int64_t deadline = tb__deadline_ns(timeout_ns);
-    if (screen->dropped_lines > 0 && make_room(screen, 2 * PREFIX_ROOM + 1024)) {
-        put_notice(screen);
-    }
-    while (tb__screen_flush(screen)) {
+    for (;;) {
+        /* The buffer may be full now: the notice follows as soon as there is room for it. */
+        if (screen->dropped_lines > 0 && make_room(screen, 2 * PREFIX_ROOM + 1024)) {
+            put_notice(screen);
+        }
+        int unsent = tb__screen_flush(screen);
+        if (screen->broken || (!unsent && screen->dropped_lines == 0)) {
+            return;
+        }
         int64_t left = tb__left_ns(deadline);
         if (left == 0) {
             return;
