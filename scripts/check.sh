@@ -28,6 +28,7 @@ passed=0
 failed=0
 skipped=0
 failures=()
+retried=() # passed at the second try
 
 note_failure() {
     failed=$((failed + 1))
@@ -53,7 +54,16 @@ count_tests() { # count_tests STAGE LOG
         case $line in
         *'***Skipped'*) skipped=$((skipped + 1)) ;;
         *' Passed '*) passed=$((passed + 1)) ;;
-        *) note_failure "$1: $name" ;;
+        *)
+            # Many tests bound times, and a shared machine may miss a bound once: such a test has a
+            # second try, and is named at the end.
+            if grep -qE "^ +Test +#[0-9]+: $name \.+ +Passed" "$2"; then
+                passed=$((passed + 1))
+                retried+=("$1: $name")
+            else
+                note_failure "$1: $name"
+            fi
+            ;;
         esac
     done < <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: ' "$2")
     [ "$found" -gt 0 ] || note_failure "$1: no test was run"
@@ -62,7 +72,8 @@ count_tests() { # count_tests STAGE LOG
 run_tests() { # run_tests STAGE FOLDER CTEST-ARGUMENT...
     local stage=$1 folder=$2
     shift 2
-    (cd "$folder" && exec ctest --parallel "$jobs" --output-on-failure "$@") 2>&1 |
+    (cd "$folder" && exec ctest --parallel "$jobs" --output-on-failure --repeat until-pass:2 "$@") \
+        2>&1 |
         tee "$folder/ctest.log"
     count_tests "$stage" "$folder/ctest.log"
 }
@@ -131,6 +142,9 @@ for stage in "$@"; do
     echo "== $stage: $((SECONDS - began)) s"
 done
 
+if [ "${#retried[@]}" -gt 0 ]; then
+    printf 'passed at the second try: %s\n' "${retried[@]}"
+fi
 if [ "$failed" -gt 0 ]; then
     printf 'failed: %s\n' "${failures[@]}"
 fi
