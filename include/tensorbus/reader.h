@@ -124,13 +124,15 @@ TB_API TB_MUST_USE tb_status tb_reader_copy_newest(tb_reader *reader, void *buff
  *  Threads: any.   Waits: never.   Source: src/pool/reader.c */
 TB_API TB_MUST_USE tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame);
 
-/** A descriptor that becomes readable when there may be something new or the owner is gone, for
- *  programs with an event loop; tb_reader_next(reader, 0, ...) until TB_AGAIN drains it.
+/** A descriptor that becomes readable when there may be something new, or the owner is gone (within
+ *  10 ms of the beginning of its end), for programs with an event loop; tb_reader_next(reader, 0,
+ *  ...) until TB_AGAIN drains it. The first one of a bus starts a thread that watches owners.
  *  Owner:   borrowed, closed with the reader. A reader that never drains it blocks nobody.
  *  Returns: TB_OK, TB_E_LIMIT (open files, here or at the owner), TB_E_NOT_FOUND (the owner does
- *           not answer), TB_E_OWNER_DIED, TB_CLOSED, TB_E_INVALID (NULL), TB_E_FORKED.
+ *           not answer), TB_E_OWNER_DIED, TB_CLOSED, TB_E_SYSTEM (no thread), TB_E_INVALID (NULL),
+ *           TB_E_FORKED.
  *  Threads: any.   Waits: one round trip at the first call, up to 10 s for a stopped owner.
- *  Source:  src/pool/reader.c */
+ *  Source:  src/pool/poke.c */
 TB_API TB_MUST_USE tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd);
 
 /** Ask the owner to free the pool, as tb_pool_free() would.

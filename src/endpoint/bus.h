@@ -60,9 +60,10 @@ void tb__bus_unlock(tb_bus *bus);
 
 /* Wait protocol: seen = tb__bus_bell(bus); look at what you wait for; tb__bus_sleep(bus, seen,
  * ...). Whoever changes it rings. `lives` are life words watched as well, with the values last seen
- * alive; at most TB__MAX_LIVES are watched. Returns after a ring, a death, the deadline, or a
- * bounded slice. */
+ * alive; at most TB__MAX_LIVES are watched: whoever has more sleeps no longer than
+ * TB__UNWATCHED_NS. Returns after a ring, a death, the deadline, or a bounded slice. */
 #define TB__MAX_LIVES 127
+#define TB__UNWATCHED_NS INT64_C(5000000)
 struct tb__life_watch {
     struct tb__a32 *word;
     uint32_t alive;
@@ -72,6 +73,12 @@ void tb__bus_sleep(tb_bus *bus, uint32_t seen, const struct tb__life_watch *live
                    int64_t deadline_ns);
 /* Ring the own doorbell: wakes all sleeping threads of this bus. */
 void tb__bus_ring_self(tb_bus *bus);
+/* The same on a word of one's own instead of the doorbell, for a thread that no message wakes:
+ * sleep until `word` differs from `seen`, a watched life ends, the deadline or a bounded slice; and
+ * count the word up to wake it. */
+void tb__word_sleep(struct tb__a32 *word, uint32_t seen, const struct tb__life_watch *lives,
+                    uint32_t count, int64_t deadline_ns);
+void tb__word_ring(struct tb__a32 *word);
 
 /* ---- life words ---- */
 

@@ -84,16 +84,21 @@ void tb__bell_fini(struct tb__bell *bell)
     tb__fd_close(&bell->fd);
 }
 
-void tb__bell_ring(struct tb__bell *bell)
+void tb__word_ring(struct tb__a32 *word)
 {
     /* Pairs with the sleeper's load of the count before it looks: either it sees the news, or the
      * kernel sees another count and does not let it sleep. */
-    tb__a32_add(&bell->shm->count, 1);
-    syscall(SYS_futex, &bell->shm->count.value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    tb__a32_add(word, 1);
+    syscall(SYS_futex, &word->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void tb__bell_ring(struct tb__bell *bell)
+{
+    tb__word_ring(&bell->shm->count);
 }
 
 /* Returns 0 when futex_waitv does not exist. */
-static int sleep_on_all(struct tb__bell *bell, uint32_t seen, const struct tb__life_watch *lives,
+static int sleep_on_all(struct tb__a32 *word, uint32_t seen, const struct tb__life_watch *lives,
                         uint32_t count, int64_t until_ns)
 {
     static struct tb__a32 missing;
@@ -101,7 +106,7 @@ static int sleep_on_all(struct tb__bell *bell, uint32_t seen, const struct tb__l
         return 0;
     }
     struct wait_entry entries[1 + TB__MAX_LIVES];
-    entries[0] = (struct wait_entry){seen, (uintptr_t)&bell->shm->count.value, FUTEX_32, 0};
+    entries[0] = (struct wait_entry){seen, (uintptr_t)&word->value, FUTEX_32, 0};
     uint32_t used = 1;
     for (uint32_t i = 0; i < count && i < TB__MAX_LIVES; i++) {
         entries[used++] =
@@ -116,18 +121,23 @@ static int sleep_on_all(struct tb__bell *bell, uint32_t seen, const struct tb__l
     return 1;
 }
 
-void tb__bell_sleep(struct tb__bell *bell, uint32_t seen, const struct tb__life_watch *lives,
+void tb__word_sleep(struct tb__a32 *word, uint32_t seen, const struct tb__life_watch *lives,
                     uint32_t count, int64_t deadline_ns)
 {
     int64_t now = tb__now_ns();
     int64_t until = now + SLICE_NS < deadline_ns ? now + SLICE_NS : deadline_ns;
-    if (until <= now || sleep_on_all(bell, seen, lives, count, until)) {
+    if (until <= now || sleep_on_all(word, seen, lives, count, until)) {
         return;
     }
     until = now + BLIND_SLICE_NS < deadline_ns ? now + BLIND_SLICE_NS : deadline_ns;
     struct timespec at = tb__timespec(until);
-    syscall(SYS_futex, &bell->shm->count.value, FUTEX_WAIT_BITSET, seen, &at, NULL,
-            FUTEX_BITSET_MATCH_ANY);
+    syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET, seen, &at, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+void tb__bell_sleep(struct tb__bell *bell, uint32_t seen, const struct tb__life_watch *lives,
+                    uint32_t count, int64_t deadline_ns)
+{
+    tb__word_sleep(&bell->shm->count, seen, lives, count, deadline_ns);
 }
 
 /* ---- life words ---- */

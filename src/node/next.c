@@ -149,15 +149,21 @@ static void sleep_once(tb_node *node, uint32_t seen, int64_t until_ns)
 {
     struct tb__life_watch lives[TB__MAX_LIVES];
     uint32_t count = 0;
-    for (size_t i = 0; i < node->config.input_count && count < TB__MAX_LIVES; i++) {
+    for (size_t i = 0; i < node->config.input_count; i++) {
         struct tb__stream *stream = node->inputs[i].stream;
         if (stream == NULL) {
             continue;
         }
         uint32_t alive = tb__a32_load_acquire(&stream->page.shm->owner_life);
-        if (alive != 0 && !tb__life_died(alive)) {
-            lives[count++] = (struct tb__life_watch){&stream->page.shm->owner_life, alive};
+        if (alive == 0 || tb__life_died(alive)) {
+            continue;
         }
+        if (count == TB__MAX_LIVES) {
+            int64_t soon_ns = tb__deadline_ns(TB__UNWATCHED_NS);
+            until_ns = soon_ns < until_ns ? soon_ns : until_ns;
+            break;
+        }
+        lives[count++] = (struct tb__life_watch){&stream->page.shm->owner_life, alive};
     }
     tb__bus_sleep(node->bus, seen, lives, count, until_ns);
 }

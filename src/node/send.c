@@ -87,11 +87,17 @@ static void sleep_once(struct tb__output *output, uint32_t seen, int64_t deadlin
     uint32_t count = 0;
     for (struct tb__subscriber *at = output->subscribers; at != NULL; at = at->next) {
         uint32_t alive = tb__a32_load_acquire(&at->page.shm->reader_life);
-        if (count < TB__MAX_LIVES && alive != 0 && !tb__life_died(alive)) {
-            lives[count] = (struct tb__life_watch){&at->page.shm->reader_life, alive};
-            at->references++;
-            kept[count++] = at;
+        if (alive == 0 || tb__life_died(alive)) {
+            continue;
         }
+        if (count == TB__MAX_LIVES) {
+            int64_t soon_ns = tb__deadline_ns(TB__UNWATCHED_NS);
+            deadline_ns = soon_ns < deadline_ns ? soon_ns : deadline_ns;
+            break;
+        }
+        lives[count] = (struct tb__life_watch){&at->page.shm->reader_life, alive};
+        at->references++;
+        kept[count++] = at;
     }
     pthread_mutex_unlock(&output->mutex);
     tb__bus_sleep(output->bus, seen, lives, count, deadline_ns);

@@ -193,8 +193,6 @@ static int try_claim(tb_pool *pool, uint32_t *out_slot)
 
 /* ---- waiting ---- */
 
-#define UNWATCHED_NS INT64_C(5000000)
-
 void tb__wait_begin(tb_pool *pool)
 {
     atomic_fetch_add(&pool->waiters, 1);
@@ -252,7 +250,7 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
             lives[count++] = (struct tb__life_watch){&who->map.shm->reader_life, life};
         } else if (life != 0) {
             /* More than the kernel watches at once: look at the others now and then. */
-            until = now + UNWATCHED_NS < until ? now + UNWATCHED_NS : until;
+            until = now + TB__UNWATCHED_NS < until ? now + TB__UNWATCHED_NS : until;
         }
     }
     tb__pages_leave(pool);

@@ -448,6 +448,7 @@ static void closing(void *state)
     while (layer->readers != NULL) {
         tb_reader_close(layer->readers);
     }
+    tb__watch_stop(layer);
     /* Whoever attached before this is told below; nobody attaches after it. */
     tb__bus_lock(layer->bus);
     layer->closing = 1;
@@ -471,6 +472,7 @@ static void destroy(void *state)
     }
     pthread_mutex_destroy(&layer->cache_mutex);
     pthread_mutex_destroy(&layer->runner_mutex);
+    pthread_mutex_destroy(&layer->watch_mutex);
     free(layer);
 }
 
@@ -484,6 +486,7 @@ static tb_status opening(tb_bus *bus)
     layer->bus = bus;
     pthread_mutex_init(&layer->cache_mutex, NULL);
     pthread_mutex_init(&layer->runner_mutex, NULL);
+    pthread_mutex_init(&layer->watch_mutex, NULL);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
     tb__bus_on_landed(bus, landed, layer);
     tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_OBSERVE, serve, layer);

@@ -1,9 +1,7 @@
 /* Attaching to pools, and what is not on the way of every frame. Users' threads. */
 #define TB_LOG_TOPIC "pool"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -223,6 +221,9 @@ void tb_reader_close(tb_reader *reader)
     }
     *at = reader->next;
     tb__bus_unlock(reader->bus);
+    if (reader->poke_fd >= 0) {
+        tb__watch_changed(reader->layer);
+    }
     for (uint32_t i = 0; i < reader->max_leases; i++) {
         tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
     }
@@ -310,7 +311,7 @@ void tb__reader_ring_owner(tb_reader *reader)
     }
 }
 
-static tb_status fail_no_answer(const tb_reader *reader)
+tb_status tb__reader_fail_silent(const tb_reader *reader)
 {
     return TB__FAIL(TB_E_NOT_FOUND,
                     "process `%s` (pid %u), owner of pool `%s`, does not answer: is it stopped?",
@@ -338,43 +339,6 @@ tb_status tb_reader_ack(tb_reader *reader, const tb_frame *frame)
     return TB_OK;
 }
 
-/* Make a socket pair and give one end to the owner. */
-static tb_status make_poke(tb_reader *reader)
-{
-    int pair[2];
-    /* With connections, so that the kernel makes our end readable when the owner's is gone. */
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-        return TB__FAIL_ERRNO(TB_E_LIMIT, "making a wake-up descriptor");
-    }
-    struct tb__reader_wire wire = {.reader_id = reader->reader_id};
-    struct tb__reply reply;
-    tb_status status =
-        tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire, &pair[1], 1,
-                          tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
-    tb__reply_fini(&reply);
-    tb__fd_close(&pair[1]);
-    if (status != TB_OK) {
-        tb__fd_close(&pair[0]);
-        return status == TB_AGAIN ? fail_no_answer(reader) : status;
-    }
-    /* Pairs with the acquire loads of the threads that drain it. */
-    __atomic_store_n(&reader->poke_fd, pair[0], __ATOMIC_RELEASE);
-    atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
-    return TB_OK;
-}
-
-tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
-{
-    TB__TRY(tb__reader_check(reader));
-    tb__lifeline_open_lock(reader->line); /* one thread makes it */
-    tb_status status = reader->poke_fd < 0 ? make_poke(reader) : TB_OK;
-    tb__lifeline_open_unlock(reader->line);
-    if (status == TB_OK) {
-        *out_borrow_fd = reader->poke_fd;
-    }
-    return status;
-}
-
 tb_status tb_reader_free_pool(tb_reader *reader)
 {
     TB__TRY(tb__reader_check(reader));
@@ -388,7 +352,7 @@ tb_status tb_reader_free_pool(tb_reader *reader)
         tb_log_warn("pool `%s/%s` was freed before", tb__lifeline_peer_name(reader->line),
                     reader->name);
     }
-    return status == TB_AGAIN ? fail_no_answer(reader) : status;
+    return status == TB_AGAIN ? tb__reader_fail_silent(reader) : status;
 }
 
 tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)

@@ -158,6 +158,12 @@ struct tb__pool_layer {
     pthread_mutex_t runner_mutex;          /* looking for it; never taken by the service thread */
     int runner_looked_up;
     int closing; /* nobody attaches any more; bus mutex */
+    /* poke.c: the thread that watches owners for event loops. */
+    pthread_mutex_t watch_mutex; /* starting it; never taken by the service thread */
+    pthread_t watch_thread;
+    int watch_started;
+    _Atomic int watch_quit;
+    struct tb__a32 watch_changes; /* it sleeps on this word */
 };
 
 struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus);
@@ -236,6 +242,7 @@ int tb__reader_owner_gone(tb_reader *reader);
 /* Why there will be nothing new, or TB_OK while there may; and its text, once it is the result. */
 tb_status tb__reader_look(const tb_reader *reader);
 tb_status tb__reader_fail(const tb_reader *reader, tb_status ended);
+tb_status tb__reader_fail_silent(const tb_reader *reader); /* the owner does not answer */
 void tb__reader_ring_owner(tb_reader *reader);
 tb_status tb__frame_fill(tb_frame *frame);
 #define TB__HANDLE_PATIENCE_NS INT64_C(500000000)
@@ -243,5 +250,9 @@ enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g
                                       int64_t patience_ns);
 tb_frame *tb__frame_reserve(tb_reader *reader);
 void tb__frame_unreserve(tb_frame *frame);
+
+/* poke.c: a reader with a wake-up descriptor came or goes; the end of the thread. */
+void tb__watch_changed(struct tb__pool_layer *layer);
+void tb__watch_stop(struct tb__pool_layer *layer);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,6 +61,61 @@ static void the_end_of_an_owner_makes_the_descriptor_readable(void)
         if (!killed) {
             child_join(&owner);
         }
+    }
+}
+
+#define BALLAST_BYTES ((size_t)1 << 30) /* takes the kernel about 70 ms to take down */
+#define ROUNDS 5
+#define CROWD 140u /* more than the 127 that the kernel watches at once */
+
+static void heavy_owner(void *argument)
+{
+    (void)argument;
+    void *ballast = mmap(NULL, BALLAST_BYTES, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    CHECK(ballast != MAP_FAILED);
+    silent_owner(NULL);
+}
+
+/* Kill a large owner of so many readers; returns when all their descriptors were readable. */
+static int64_t time_to_hear_of_the_end(uint32_t count)
+{
+    struct child owner;
+    int fds[CROWD];
+    tb_reader *readers[CROWD];
+    tb_frame *frame;
+    child_start(&owner, "owner", heavy_owner, NULL);
+    child_await(&owner, "open");
+    tb_bus *bus = open_bus("client");
+    for (uint32_t i = 0; i < count; i++) {
+        readers[i] = open_reader(bus, "owner/frames");
+        CHECK_OK(tb_reader_fd(readers[i], &fds[i]));
+        CHECK_STATUS(tb_reader_next(readers[i], TB_POLL, &frame), TB_AGAIN);
+        CHECK(!is_readable(fds[i], 0));
+    }
+    int64_t killed_ns = harness_now_ns();
+    child_signal(&owner, SIGKILL);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(is_readable(fds[i], 2000));
+    }
+    int64_t delay_ns = harness_now_ns() - killed_ns;
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_STATUS(tb_reader_next(readers[i], TB_POLL, &frame), TB_E_OWNER_DIED);
+    }
+    child_join_signal(&owner, SIGKILL);
+    tb_bus_close(bus);
+    return delay_ns;
+}
+
+/* An event loop need not wait until the kernel has taken a large owner's memory down. */
+static void an_event_loop_hears_of_a_large_owner_s_end_at_once(void)
+{
+    int64_t delays[ROUNDS];
+    for (uint32_t count = 1; count <= CROWD; count += CROWD - 1) {
+        for (int i = 0; i < ROUNDS; i++) {
+            delays[i] = time_to_hear_of_the_end(count);
+        }
+        CHECK_LE(percentile(delays, ROUNDS, 50), 10000000LL * harness_slowness() + 2000000);
     }
 }
 
@@ -182,6 +239,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(the_end_of_an_owner_makes_the_descriptor_readable, 20),
+        TEST(an_event_loop_hears_of_a_large_owner_s_end_at_once, 60),
         TEST(threads_share_one_descriptor, 30),
         TEST(a_forked_child_has_no_descriptors, 20),
         TEST(a_slot_that_is_being_written_is_not_spun_for, 20),
