@@ -41,6 +41,9 @@ static tb_status attempt(struct tb__input *input, int64_t *first_refusal_ns,
     struct tb__stream_options options = options_of(input->config);
     int64_t begun = tb__now_ns();
     tb_status status = tb__stream_open(input->node->bus, &options, begun + SLICE_NS, out);
+    if (status == TB_OK) {
+        tb__stream_open_pools(*out);
+    }
     if (status == TB_OK || status == TB_CLOSED) {
         return status;
     }

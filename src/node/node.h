@@ -11,6 +11,7 @@
 
 #include <tensorbus/node.h>
 
+#include "node/ahead.h"
 #include "node/carrier.h"
 #include "node/env.h"
 #include "node/input.h"
@@ -25,6 +26,7 @@ struct tb_node {
     struct tb__input *inputs;   /* config.input_count */
     struct tb__lender lender;
     struct tb__carriers carriers;
+    struct tb__ahead ahead;
     struct tb__lifeline *runner; /* NULL: none */
     uint64_t next_stream_id;     /* service thread */
     _Atomic int stop;            /* asked to stop, or the runner is gone */

@@ -288,7 +288,40 @@ int tb__output_taken(struct tb__output *output, struct tb__lifeline *line, uint6
     return subscriber != NULL;
 }
 
+int tb__output_list_pools(struct tb__output *output, const struct tb__lifeline *line, uint64_t id,
+                          struct tb__stream_pools_wire *out)
+{
+    pthread_mutex_lock(&output->mutex);
+    int found = find(output, line, id) != NULL;
+    *out = found ? output->pools : (struct tb__stream_pools_wire){0};
+    pthread_mutex_unlock(&output->mutex);
+    return found;
+}
+
 /* ---- any thread ---- */
+
+void tb__output_note_pool(struct tb__output *output, const uint8_t uid[16])
+{
+    struct tb__stream_pool_wire *pools = output->pools.pools;
+    for (uint32_t i = 0; i < output->pools.count; i++) {
+        if (memcmp(pools[i].uid, uid, sizeof pools[i].uid) == 0) {
+            return;
+        }
+    }
+    uint32_t place = output->pools.count;
+    if (place < TB__STREAM_POOLS) {
+        output->pools.count++;
+    } else {
+        place = output->next_pool++ % TB__STREAM_POOLS;
+    }
+    memcpy(pools[place].uid, uid, sizeof pools[place].uid);
+    for (struct tb__subscriber *at = output->subscribers; at != NULL; at = at->next) {
+        /* A full socket, or a peer that is gone: the handle itself must do. */
+        tb_status ignored =
+            tb__lifeline_send(at->line, TB__MSG_STREAM_POOL, &pools[place], sizeof pools[place]);
+        (void)ignored;
+    }
+}
 
 int tb__output_missing(struct tb__output *output, int (*gone)(void *context, const char *node),
                        void *context)

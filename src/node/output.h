@@ -48,6 +48,8 @@ struct tb__output {
     uint32_t sleepers;   /* senders that wait for room */
     int32_t takers_ring; /* somebody waits until all was taken */
     int closed;
+    struct tb__stream_pools_wire pools; /* behind the output: those that came last */
+    uint32_t next_pool;                 /* place of the next one when there is no more room */
 };
 
 tb_status tb__output_init(struct tb__output *output, tb_bus *bus,
@@ -62,6 +64,8 @@ void tb__output_attach(struct tb__output *output, struct tb__lifeline *line, uin
 int tb__output_mapped(struct tb__output *output, struct tb__lifeline *line, uint64_t id);
 int tb__output_detach(struct tb__output *output, struct tb__lifeline *line, uint64_t id);
 int tb__output_taken(struct tb__output *output, struct tb__lifeline *line, uint64_t id);
+int tb__output_list_pools(struct tb__output *output, const struct tb__lifeline *line, uint64_t id,
+                          struct tb__stream_pools_wire *out);
 void tb__output_hangup(struct tb__output *output, struct tb__lifeline *line);
 
 /* Any thread. */
@@ -82,6 +86,8 @@ void tb__output_wait_for_takers(struct tb__output *output, int wait);
 void tb__output_release(struct tb__output *output);
 
 /* Mutex held. */
+/* A frame of this pool is about to be sent: subscribers are told of a pool that is new. */
+void tb__output_note_pool(struct tb__output *output, const uint8_t uid[16]);
 int tb__subscriber_is_dead(const struct tb__subscriber *subscriber);
 /* What the subscriber has taken, never above the head: it may lie. */
 uint64_t tb__subscriber_taken(const struct tb__subscriber *subscriber);

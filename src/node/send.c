@@ -354,6 +354,12 @@ static tb_status deliver(struct job *job)
                                                      job->packed != NULL ? job->packed : job->data,
                                                      (size_t)message->value_bytes};
     }
+    if (message->kind == TB_VALUE_HANDLE) {
+        tb__output_note_pool(output, message->handle.pool_uid);
+    }
+    if (message->flags != 0) {
+        tb__output_note_pool(output, message->carrier.pool_uid);
+    }
     for (struct tb__subscriber *at = output->subscribers; at != NULL; at = at->next) {
         if (!tb__subscriber_is_dead(at)) {
             deliver_to(job, at, &layout, parts, part_count);

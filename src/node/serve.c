@@ -71,6 +71,33 @@ static void serve_about(tb_node *node, struct tb__lifeline *line, const struct t
     tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
 }
 
+static void serve_pools(tb_node *node, struct tb__lifeline *line, const struct tb__msg *msg)
+{
+    struct tb__stream_wire body;
+    struct tb__stream_pools_wire list = {0};
+    if (tb__wire_body(msg, &body, sizeof body, 0) != TB_OK) {
+        tb__lifeline_drop(line);
+        return;
+    }
+    for (size_t i = 0; i < node->config.output_count; i++) {
+        if (tb__output_list_pools(&node->outputs[i], line, body.stream_id, &list)) {
+            break;
+        }
+    }
+    tb__lifeline_reply(line, msg->request, TB__MSG_STREAM_POOL_LIST, &list, sizeof list, NULL, 0);
+}
+
+/* From a sender that we subscribe to, or somebody who can do with it no more than a sender can. */
+static void serve_news_of_pool(tb_node *node, struct tb__lifeline *line, const struct tb__msg *msg)
+{
+    struct tb__stream_pool_wire pool;
+    if (tb__wire_body(msg, &pool, sizeof pool, 0) != TB_OK) {
+        tb__lifeline_drop(line);
+        return;
+    }
+    tb__ahead_add(&node->ahead, &pool);
+}
+
 static void serve_stream(void *context, struct tb__lifeline *line, struct tb__msg *msg)
 {
     tb_node *node = context;
@@ -82,6 +109,12 @@ static void serve_stream(void *context, struct tb__lifeline *line, struct tb__ms
     case TB__MSG_STREAM_CLOSE:
     case TB__MSG_STREAM_TAKEN:
         serve_about(node, line, msg);
+        break;
+    case TB__MSG_STREAM_POOLS:
+        serve_pools(node, line, msg);
+        break;
+    case TB__MSG_STREAM_POOL:
+        serve_news_of_pool(node, line, msg);
         break;
     default:
         TB__FAIL(TB_E_PROTOCOL, "message of type %u about streams", msg->type);
@@ -172,6 +205,7 @@ static void hangup(void *state, struct tb__lifeline *line)
 static void closing(void *state)
 {
     tb_node *node = state;
+    tb__ahead_stop(&node->ahead);
     for (size_t i = 0; i < node->config.output_count; i++) {
         tb__output_release(&node->outputs[i]);
     }
@@ -187,6 +221,7 @@ static void destroy(void *state)
     for (size_t i = 0; node->outputs != NULL && i < node->config.output_count; i++) {
         tb__output_fini(&node->outputs[i]);
     }
+    tb__ahead_fini(&node->ahead);
 }
 
 tb_status tb__node_serve(tb_node *node, tb_bus *bus)
@@ -194,6 +229,7 @@ tb_status tb__node_serve(tb_node *node, tb_bus *bus)
     static const struct tb__bus_layer hooks = {
         .closing = closing, .destroy = destroy, .hangup = hangup};
     node->bus = bus;
+    tb__ahead_init(&node->ahead, bus);
     tb__bus_set_layer(bus, TB__LAYER_NODE, &hooks, node);
     for (size_t i = 0; i < node->config.output_count; i++) {
         TB__TRY(tb__output_init(&node->outputs[i], bus, &node->config.outputs[i]));

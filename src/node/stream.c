@@ -1,10 +1,13 @@
 /* Subscribing to an output and following it. One thread at a time. */
+#define TB_LOG_TOPIC "node"
 #include "node/stream.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "node/ahead.h"
 
 /* A live service thread answers at once; one that does not is stopped. */
 #define CALL_PATIENCE_NS INT64_C(5000000000)
@@ -82,6 +85,29 @@ tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
     }
     *out = stream;
     return TB_OK;
+}
+
+void tb__stream_open_pools(struct tb__stream *stream)
+{
+    struct tb__stream_wire body = {stream->id};
+    struct tb__stream_pools_wire list = {0};
+    struct tb__reply reply;
+    tb_error kept;
+    tb_last_error(&kept);
+    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_POOLS, &body, sizeof body,
+                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
+    if (status == TB_OK) {
+        status = tb__reply_body(&reply, TB__MSG_STREAM_POOL_LIST, &list, sizeof list, 0);
+    }
+    tb__reply_fini(&reply);
+    if (status != TB_OK) {
+        tb_log_debug("the pools behind a stream are not known: %s", tb_last_error_text());
+        tb__error_restore(&kept);
+        return;
+    }
+    for (uint32_t i = 0; i < list.count && i < TB__STREAM_POOLS; i++) {
+        tb__ahead_attach(stream->bus, &list.pools[i]);
+    }
 }
 
 /* Without waiting: the sender may be dead or stopped. If its socket is full for long, it finds out

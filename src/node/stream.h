@@ -31,6 +31,9 @@ struct tb__stream_options {
 tb_status tb__stream_open(tb_bus *bus, const struct tb__stream_options *options,
                           int64_t deadline_ns, struct tb__stream **out);
 void tb__stream_close(struct tb__stream *stream); /* NULL is allowed */
+/* Attach to the pools whose frames have travelled in the stream. What fails is left to the frames'
+ * handles. Waits for their owners, a second for one that does not answer. */
+void tb__stream_open_pools(struct tb__stream *stream);
 
 /* Whether no message can follow those that are in the ring. Ask before looking at the ring. A death
  * is acted upon a moment later; *out_wake_ns (if not NULL) is then set to that moment. */

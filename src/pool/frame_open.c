@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "pool/state.h"
+#include "pool/support.h"
 
 #define KEPT_READERS 64
 #define SILENCE_NS INT64_C(900000000) /* an attempt that took so long failed for silence */
@@ -124,23 +125,43 @@ static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle
     return status;
 }
 
+/* The kept reader of a handle's pool, opened if need be and counted as in use. */
+static tb_status use_kept(tb_bus *bus, const tb_handle *handle, tb_reader **out)
+{
+    tb__bus_lock(bus);
+    *out = find_kept(tb__pool_layer_of(bus), handle->pool_uid);
+    tb__bus_unlock(bus);
+    return *out != NULL ? TB_OK : open_kept(tb__pool_layer_of(bus), handle, out);
+}
+
+static void unuse_kept(tb_reader *reader)
+{
+    tb__bus_lock(reader->bus);
+    reader->cache_users--;
+    tb__bus_unlock(reader->bus);
+}
+
+tb_status tb__pool_expect(tb_bus *bus, const uint8_t uid[16])
+{
+    tb_handle handle = {.generation = 2}; /* of its pool alone */
+    tb_reader *reader;
+    TB__TRY(tb__bus_check(bus));
+    memcpy(handle.pool_uid, uid, sizeof handle.pool_uid);
+    TB__TRY(use_kept(bus, &handle, &reader));
+    unuse_kept(reader);
+    return TB_OK;
+}
+
 tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns, tb_frame **out)
 {
+    tb_reader *reader;
     (void)timeout_ns; /* the owner of a handle exists or is gone: there is nothing to wait for */
     TB__TRY(tb__bus_check(bus));
     if (handle == NULL || !tb__gen_is_frame(handle->generation)) {
         return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
     }
-    struct tb__pool_layer *layer = tb__pool_layer_of(bus);
-    tb__bus_lock(bus);
-    tb_reader *reader = find_kept(layer, handle->pool_uid);
-    tb__bus_unlock(bus);
-    if (reader == NULL) {
-        TB__TRY(open_kept(layer, handle, &reader));
-    }
+    TB__TRY(use_kept(bus, handle, &reader));
     tb_status status = tb_reader_frame(reader, handle, out);
-    tb__bus_lock(bus);
-    reader->cache_users--;
-    tb__bus_unlock(bus);
+    unuse_kept(reader);
     return status;
 }

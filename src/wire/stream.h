@@ -14,6 +14,11 @@ enum tb__stream_msg {
     /* tb__stream_wire: a message whose frame the sender keeps was taken. Sent only while the page's
      * waiting word has TB__WAITS_FOR_HOLDS. */
     TB__MSG_STREAM_TAKEN = TB__MSG_STREAM_FIRST + 4,
+    /* Request, tb__stream_wire: the pools behind a stream. Reply STREAM_POOL_LIST. */
+    TB__MSG_STREAM_POOLS = TB__MSG_STREAM_FIRST + 5,
+    TB__MSG_STREAM_POOL_LIST = TB__MSG_STREAM_FIRST + 6, /* tb__stream_pools_wire */
+    /* Sender to subscriber, tb__stream_pool_wire: frames of one more pool travel in a stream. */
+    TB__MSG_STREAM_POOL = TB__MSG_STREAM_FIRST + 7,
 };
 
 /* Bits of a stream page's waiting word. */
@@ -38,5 +43,17 @@ struct tb__stream_opened_wire {
                       * first of this stream; 0 for a subscriber that the flow does not name */
 };
 _Static_assert(sizeof(struct tb__stream_opened_wire) == 16, "stream opened");
+
+struct tb__stream_pool_wire {
+    uint8_t uid[16];
+};
+
+#define TB__STREAM_POOLS 16 /* that an output remembers: those that came to it last */
+struct tb__stream_pools_wire {
+    uint32_t count;    /* 0 to TB__STREAM_POOLS */
+    uint32_t reserved; /* 0 */
+    struct tb__stream_pool_wire pools[TB__STREAM_POOLS];
+};
+_Static_assert(sizeof(struct tb__stream_pools_wire) == 264, "stream pools");
 
 #endif
