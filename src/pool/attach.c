@@ -212,29 +212,6 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
     return 1;
 }
 
-void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool)
-{
-    struct tb__pending_open **at = &layer->pending;
-    tb_error kept;
-    tb_last_error(&kept);
-    while (*at != NULL) {
-        struct tb__pending_open *pending = *at;
-        if ((pending->wire.flags & TB__OPEN_BY_NAME) == 0 ||
-            strcmp(pending->wire.name, pool->name) != 0) {
-            at = &pending->next;
-            continue;
-        }
-        if (!tb__attach(pool, pending->line, pending->request, &pending->wire)) {
-            at = &pending->next; /* served when the line is free */
-            continue;
-        }
-        *at = pending->next;
-        free(pending);
-    }
-    /* Who was refused has been told; the pool is registered all the same. */
-    tb__error_restore(&kept);
-}
-
 void tb__detach(tb_pool *pool, struct tb__attached *who)
 {
     struct tb__attached **at = &pool->attached;

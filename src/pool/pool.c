@@ -2,6 +2,8 @@
 #define TB_LOG_TOPIC "pool"
 #include "base/clock.h"
 #include "base/log.h"
+#include "pool/announce.h"
+#include "pool/pending.h"
 #include "pool/state.h"
 #include "segment/dora_name.h"
 
@@ -195,7 +197,7 @@ tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *given, tb_pool **
         tb__bus_lock(bus);
         status = link_pool(pool->layer, pool);
         if (status == TB_OK) {
-            tb__attach_serve_pending(pool->layer, pool);
+            tb__pending_serve(pool->layer, pool);
         }
         tb__bus_unlock(bus);
     }

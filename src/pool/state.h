@@ -169,14 +169,16 @@ struct tb__pool_layer {
 struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus);
 uint32_t tb__thread_id(void);
 
-/* layer.c: tell the runner, if any. */
-void tb__pool_announce(tb_pool *pool, uint16_t type);
+/* layer.c: bus mutex held: the pool that a request names, or NULL; and the failure that there is
+ * none, with the nearest names. */
+tb_pool *tb__pool_find(struct tb__pool_layer *layer, const struct tb__pool_open_wire *wire);
+void tb__pool_fail_missing(const struct tb__pool_layer *layer,
+                           const struct tb__pool_open_wire *wire);
 
 /* attach.c: on the service thread, bus mutex held. */
 /* 0: another hand-over is under way on the line; nothing was done. */
 int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
                const struct tb__pool_open_wire *wire);
-void tb__attach_serve_pending(struct tb__pool_layer *layer, tb_pool *pool);
 void tb__detach(tb_pool *pool, struct tb__attached *who);
 void tb__detach_all(tb_pool *pool);
 void tb__attached_reclaim(tb_pool *pool);
