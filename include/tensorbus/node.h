@@ -48,6 +48,12 @@ TB_API void tb_node_close(tb_node *node);
 TB_API const char *tb_node_id(const tb_node *node);
 TB_API tb_bus *tb_node_bus(tb_node *node);
 
+/** Names of the inputs and outputs, in the order of the flow's file.
+ *  Owner:   borrowed, live as long as the node.   Returns: NULL when there are not so many.
+ *  Threads: any.   Waits: never.   Source: src/node/node.c */
+TB_API const char *tb_node_input(const tb_node *node, size_t index);
+TB_API const char *tb_node_output(const tb_node *node, size_t index);
+
 typedef enum tb_event_type {
     TB_EVENT_INPUT = 1,        /* a message, a handle's frame or a timer tick */
     TB_EVENT_INPUT_CLOSED = 2, /* the sender of an input is gone for good */
@@ -77,6 +83,21 @@ TB_API tb_event_type tb_event_get_type(const tb_event *event);
  *  Owner:   borrowed from the event.
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const char *tb_event_id(const tb_event *event);
+
+/* What kind of value a message has. Make values to send with tb_bytes(), tb_parts(),
+ * tb_tensor_value(), tb_handle_value() or tb_no_value(). */
+typedef enum tb_value_kind {
+    TB_VALUE_NONE = 0,
+    TB_VALUE_BYTES = 1,
+    TB_VALUE_TENSOR = 2,
+    TB_VALUE_HANDLE = 3,
+    TB_VALUE_PARTS = 4 /* to send only: it arrives as BYTES */
+} tb_value_kind;
+
+/** What was sent: bytes, a tensor, a handle, or nothing (also for a timer tick).
+ *  Returns: TB_VALUE_NONE for types other than INPUT.
+ *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
+TB_API tb_value_kind tb_event_kind(const tb_event *event);
 
 /** The value of an INPUT as a tensor: bytes are uint8[n], a handle's frame is the frame's tensor, a
  *  timer tick is empty.
@@ -116,19 +137,11 @@ TB_API uint64_t tb_event_dropped(const tb_event *event);
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API const char *tb_event_text(const tb_event *event);
 
-/* What is sent. Make one with tb_bytes(), tb_tensor_value(), tb_handle_value() or tb_no_value(). */
-typedef enum tb_value_kind {
-    TB_VALUE_NONE = 0,
-    TB_VALUE_BYTES = 1,
-    TB_VALUE_TENSOR = 2,
-    TB_VALUE_HANDLE = 3
-} tb_value_kind;
-
 typedef struct tb_value {
     tb_value_kind kind;
-    uint32_t reserved; /* 0 */
-    const void *data;  /* BYTES */
-    size_t bytes;
+    uint32_t reserved;       /* 0 */
+    const void *data;        /* BYTES; PARTS: tb_part[bytes] */
+    size_t bytes;            /* PARTS: how many */
     const tb_tensor *tensor; /* TENSOR: copied into the message or a frame; may be strided */
     const tb_handle *handle; /* HANDLE: of a pool of this node, or of a frame that it holds */
 } tb_value;
@@ -141,6 +154,18 @@ static inline tb_value tb_no_value(void)
 static inline tb_value tb_bytes(const void *data, size_t bytes)
 {
     tb_value value = {TB_VALUE_BYTES, 0, data, bytes, NULL, NULL};
+    return value;
+}
+
+/* Bytes that lie in several places: the receiver gets them one after another, as BYTES. */
+typedef struct tb_part {
+    const void *data; /* NULL is allowed for 0 bytes */
+    size_t bytes;
+} tb_part;
+
+static inline tb_value tb_parts(const tb_part *parts, size_t count)
+{
+    tb_value value = {TB_VALUE_PARTS, 0, parts, count, NULL, NULL};
     return value;
 }
 static inline tb_value tb_tensor_value(const tb_tensor *tensor)

@@ -103,6 +103,7 @@ tb_status tb__event_unpack(tb_event *event, const struct tb__message *message,
     }
     TB__TRY(unpack_metadata(event, message, metadata));
     event->stamp_ns = message->stamp_ns;
+    event->kind = message->kind;
     set_tensor(event, message, value);
     return TB_OK;
 }
@@ -127,6 +128,11 @@ tb_event_type tb_event_get_type(const tb_event *event)
 const char *tb_event_id(const tb_event *event)
 {
     return event->id;
+}
+
+tb_value_kind tb_event_kind(const tb_event *event)
+{
+    return event->kind;
 }
 
 const tb_tensor *tb_event_tensor(const tb_event *event)

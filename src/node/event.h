@@ -12,6 +12,7 @@ struct tb_event {
     const char *id; /* of the input; lives as long as the node */
     int64_t stamp_ns;
     uint64_t dropped;
+    tb_value_kind kind;    /* INPUT */
     tb_tensor tensor;      /* INPUT */
     tb_frame *frame;       /* of a handle, or NULL */
     tb_frame *carrier;     /* in which value or metadata came, or NULL */

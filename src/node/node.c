@@ -264,3 +264,13 @@ tb_bus *tb_node_bus(tb_node *node)
 {
     return node->bus;
 }
+
+const char *tb_node_input(const tb_node *node, size_t index)
+{
+    return index < node->config.input_count ? node->config.inputs[index].name : NULL;
+}
+
+const char *tb_node_output(const tb_node *node, size_t index)
+{
+    return index < node->config.output_count ? node->config.outputs[index].name : NULL;
+}

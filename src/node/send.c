@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/error.h"
@@ -21,8 +22,10 @@ struct job {
     struct tb__output *output;
     const void *data;         /* BYTES, or a packed TENSOR */
     const tb_tensor *strided; /* a TENSOR that must be packed; then data is NULL */
-    uint8_t *packed;          /* heap copy of it for an inline message */
-    uint8_t *metadata;        /* heap, encoded; NULL without */
+    const tb_part *parts;     /* PARTS; then data is NULL */
+    size_t part_count;
+    uint8_t *packed;   /* heap copy of tensor or parts for an inline message */
+    uint8_t *metadata; /* heap, encoded; NULL without */
     struct tb__message message;
     int64_t deadline_ns;
     struct tb__hold *carrier; /* CARRIED */
@@ -202,11 +205,31 @@ static tb_status make_way(struct job *job, int may_drop)
     return TB_OK;
 }
 
+/* Whether the value does not lie in one piece. */
+static int is_scattered(const struct job *job)
+{
+    return job->strided != NULL || job->parts != NULL;
+}
+
+static void gather(const struct job *job, uint8_t *dst, size_t working_set_bytes)
+{
+    if (job->strided != NULL) {
+        tb__copy_strided(dst, job->strided);
+        return;
+    }
+    for (size_t i = 0; i < job->part_count; i++) {
+        if (job->parts[i].bytes != 0) {
+            tb__copy_store(dst, job->parts[i].data, job->parts[i].bytes, working_set_bytes);
+            dst += job->parts[i].bytes;
+        }
+    }
+}
+
 static void fill_carrier(const struct job *job, const struct tb__carrier *carrier,
                          uint64_t metadata_offset)
 {
-    if (job->strided != NULL) {
-        tb__copy_strided(carrier->data, job->strided);
+    if (is_scattered(job)) {
+        gather(job, carrier->data, (size_t)carrier->working_set_bytes);
     } else if (job->message.value_bytes != 0) {
         tb__copy_store(carrier->data, job->data, (size_t)job->message.value_bytes,
                        (size_t)carrier->working_set_bytes);
@@ -271,7 +294,7 @@ static int is_prepared(const struct job *job, const struct survey *survey)
     return flags_for(&job->message, survey->room_bytes) == job->message.flags &&
            (job->message.kind != TB_VALUE_HANDLE || survey->backpressure == 0 ||
             job->handle != NULL) &&
-           (job->message.flags != 0 || job->strided == NULL || job->packed != NULL);
+           (job->message.flags != 0 || !is_scattered(job) || job->packed != NULL);
 }
 
 static tb_status prepare(struct job *job, const struct survey *survey)
@@ -288,12 +311,12 @@ static tb_status prepare(struct job *job, const struct survey *survey)
         message->flags = flags;
         return make_carrier(job);
     }
-    if (flags == 0 && job->strided != NULL && job->packed == NULL) {
+    if (flags == 0 && is_scattered(job) && job->packed == NULL) {
         job->packed = malloc((size_t)message->value_bytes + 1);
         if (job->packed == NULL) {
-            return TB__FAIL(TB_E_NOMEM, "no memory to pack a tensor");
+            return TB__FAIL(TB_E_NOMEM, "no memory to pack a value");
         }
-        tb__copy_strided(job->packed, job->strided);
+        gather(job, job->packed, (size_t)message->value_bytes);
     }
     return TB_OK;
 }
@@ -425,6 +448,27 @@ static tb_status describe_tensor(struct job *job, const tb_tensor *tensor)
     return TB_OK;
 }
 
+static tb_status describe_parts(struct job *job, const tb_part *parts, size_t count)
+{
+    uint64_t bytes = 0;
+    if (parts == NULL && count != 0) {
+        return TB__FAIL(TB_E_INVALID, "%zu parts without their array", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].data == NULL && parts[i].bytes != 0) {
+            return TB__FAIL(TB_E_INVALID, "part %zu: %zu bytes without data", i, parts[i].bytes);
+        }
+        if (!tb__add(bytes, parts[i].bytes, &bytes)) {
+            return TB__FAIL(TB_E_LIMIT, "%zu parts of more than 2^64 bytes", count);
+        }
+    }
+    job->message.kind = TB_VALUE_BYTES;
+    job->message.value_bytes = bytes;
+    job->parts = bytes != 0 ? parts : NULL;
+    job->part_count = count;
+    return TB_OK;
+}
+
 static tb_status describe(struct job *job, const tb_value *value)
 {
     job->message.kind = value->kind;
@@ -438,6 +482,8 @@ static tb_status describe(struct job *job, const tb_value *value)
         job->data = value->data;
         job->message.value_bytes = value->bytes;
         return TB_OK;
+    case TB_VALUE_PARTS:
+        return describe_parts(job, value->data, value->bytes);
     case TB_VALUE_TENSOR:
         return describe_tensor(job, value->tensor);
     case TB_VALUE_HANDLE:
