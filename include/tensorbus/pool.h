@@ -89,6 +89,16 @@ TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
 TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape,
                                              const int64_t *strides);
 
+/** Copy a tensor into a loan; strided sources are packed on the way, and a loan of a pool with
+ *  varying shapes takes the tensor's shape. Counted as a copy.
+ *  Shape:   tensor must have the registered dtype and shape, or fit the capacity when shapes vary.
+ *  Owner:   the tensor stays the caller's, the loan too, also on failure: nothing is written then.
+ *  Returns: TB_OK, TB_E_MISMATCH (names both dtypes or shapes), TB_E_INVALID and TB_E_LIMIT (NULL,
+ *           the tensor itself), TB_E_UNSUPPORTED (require_zero_copy, device), TB_E_FORKED.
+ *  Threads: the loan belongs to one thread at a time.   Waits: for the copy.
+ *  Source:  src/pool/write.c */
+TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor);
+
 /** Publish a filled slot: the frame becomes readable, sleeping readers are woken.
  *  Owner:   consumes the loan, also on failure. *out (may be NULL) is 48 bytes of plain data.
  *  Returns: TB_OK, TB_E_FREED (the pool was freed meanwhile; the frame is discarded),

@@ -3,6 +3,7 @@
 #define TENSORBUS_TENSORBUS_H
 
 #include <tensorbus/bus.h>
+#include <tensorbus/embed.h>
 #include <tensorbus/handle.h>
 #include <tensorbus/metadata.h>
 #include <tensorbus/node.h>

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "base/interrupt.h"
+
 static inline int64_t tb__now_ns(void)
 {
     struct timespec now;
@@ -25,9 +27,12 @@ static inline int64_t tb__deadline_ns(int64_t timeout_ns)
     return timeout_ns > INT64_MAX - now ? TB__NO_DEADLINE : now + timeout_ns;
 }
 
-/* What is left of a deadline, never negative. */
+/* What is left of a deadline, never negative; nothing for a thread that is interrupted. */
 static inline int64_t tb__left_ns(int64_t deadline_ns)
 {
+    if (tb__interrupted()) {
+        return 0;
+    }
     if (deadline_ns == TB__NO_DEADLINE) {
         return INT64_MAX;
     }

@@ -1,4 +1,5 @@
-/* Log lines. The level is read from TENSORBUS_LOG once, at the first line. */
+/* Log lines, to standard error or to the sink of whoever embeds the library. The level is read from
+ * TENSORBUS_LOG once, at the first line. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -18,6 +19,17 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char setting[256];
 static pthread_mutex_t limit_mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(tb_log_sink *) sink;
+static _Atomic(void *) sink_context;
+
+void tb_log_set_sink(tb_log_sink *wanted, void *context)
+{
+    /* The context is there before its sink can be found. Pairs with the acquire load in tb__log().
+     */
+    atomic_store(&sink, NULL);
+    atomic_store(&sink_context, context);
+    atomic_store_explicit(&sink, wanted, memory_order_release);
+}
 
 static void read_setting(void)
 {
@@ -88,7 +100,9 @@ void tb__log(enum tb__log_level level, const char *topic, const char *format, ..
         return;
     }
     char line[1024];
-    int head = snprintf(line, sizeof line, "tensorbus: %s: ", names[level]);
+    /* Pairs with the release store in tb_log_set_sink(). */
+    tb_log_sink *to = atomic_load_explicit(&sink, memory_order_acquire);
+    int head = to != NULL ? 0 : snprintf(line, sizeof line, "tensorbus: %s: ", names[level]);
     va_list arguments;
     va_start(arguments, format);
     int body = vsnprintf(line + head, sizeof line - (size_t)head - 1, format, arguments);
@@ -97,8 +111,13 @@ void tb__log(enum tb__log_level level, const char *topic, const char *format, ..
     if (length > sizeof line - 2) {
         length = sizeof line - 2;
     }
-    line[length] = '\n';
-    write_line(line, length + 1);
+    if (to != NULL) {
+        line[length] = '\0';
+        to(atomic_load(&sink_context), (tb_log_level)level, topic, line);
+    } else {
+        line[length] = '\n';
+        write_line(line, length + 1);
+    }
     errno = kept;
 }
 

@@ -3,6 +3,8 @@
 #ifndef TB_BASE_LOG_H
 #define TB_BASE_LOG_H
 
+#include <tensorbus/embed.h>
+
 enum tb__log_level {
     TB__LOG_ERROR = 0,
     TB__LOG_WARN = 1,

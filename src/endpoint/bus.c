@@ -277,6 +277,18 @@ void tb_bus_close(tb_bus *bus)
     bus_destroy(bus);
 }
 
+tb_status tb_bus_keep_mapped(tb_bus *bus)
+{
+    TB__TRY(tb__bus_check(bus));
+    atomic_store(&bus->keep_mapped, 1);
+    return TB_OK;
+}
+
+int tb__bus_keeps_mapped(const tb_bus *bus)
+{
+    return atomic_load_explicit(&bus->keep_mapped, memory_order_relaxed);
+}
+
 uint64_t tb_bus_id(const tb_bus *bus)
 {
     return bus != NULL ? bus->id : 0;

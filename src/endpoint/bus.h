@@ -52,6 +52,9 @@ void tb__bus_set_layer(tb_bus *bus, enum tb__layer_slot slot, const struct tb__b
                        void *state);
 void *tb__bus_layer(const tb_bus *bus, enum tb__layer_slot slot);
 
+/* Whether what is mapped stays so until the process ends. */
+int tb__bus_keeps_mapped(const tb_bus *bus);
+
 /* One mutex per bus for layers' tables (short sections; never held while waiting or calling). */
 void tb__bus_lock(tb_bus *bus);
 void tb__bus_unlock(tb_bus *bus);

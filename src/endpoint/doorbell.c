@@ -97,9 +97,9 @@ void tb__bell_ring(struct tb__bell *bell)
     tb__word_ring(&bell->shm->count);
 }
 
-/* Returns 0 when futex_waitv does not exist. */
+/* Returns 0 when futex_waitv does not exist. *signalled: a signal ended the sleep. */
 static int sleep_on_all(struct tb__a32 *word, uint32_t seen, const struct tb__life_watch *lives,
-                        uint32_t count, int64_t until_ns)
+                        uint32_t count, int64_t until_ns, int *signalled)
 {
     static struct tb__a32 missing;
     if (tb__a32_load_relaxed(&missing)) {
@@ -118,6 +118,7 @@ static int sleep_on_all(struct tb__a32 *word, uint32_t seen, const struct tb__li
         tb__a32_store_relaxed(&missing, 1);
         return 0;
     }
+    *signalled = woken < 0 && errno == EINTR;
     return 1;
 }
 
@@ -126,12 +127,19 @@ void tb__word_sleep(struct tb__a32 *word, uint32_t seen, const struct tb__life_w
 {
     int64_t now = tb__now_ns();
     int64_t until = now + SLICE_NS < deadline_ns ? now + SLICE_NS : deadline_ns;
-    if (until <= now || sleep_on_all(word, seen, lives, count, until)) {
+    until = tb__interrupt_slice(now, until);
+    int signalled = 0;
+    if (until <= now) {
         return;
     }
-    until = now + BLIND_SLICE_NS < deadline_ns ? now + BLIND_SLICE_NS : deadline_ns;
-    struct timespec at = tb__timespec(until);
-    syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET, seen, &at, NULL, FUTEX_BITSET_MATCH_ANY);
+    if (!sleep_on_all(word, seen, lives, count, until, &signalled)) {
+        until = now + BLIND_SLICE_NS < deadline_ns ? now + BLIND_SLICE_NS : deadline_ns;
+        struct timespec at = tb__timespec(until);
+        long woken = syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET, seen, &at, NULL,
+                             FUTEX_BITSET_MATCH_ANY);
+        signalled = woken < 0 && errno == EINTR;
+    }
+    tb__interrupt_ask(signalled);
 }
 
 void tb__bell_sleep(struct tb__bell *bell, uint32_t seen, const struct tb__life_watch *lives,

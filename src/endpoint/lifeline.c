@@ -155,12 +155,20 @@ static void wait_for_reply(struct tb__lifeline *line, struct tb__call *call, int
 {
     while (!call->done) {
         int expired = 0;
-        if (deadline_ns == TB__NO_DEADLINE) {
+        int64_t until_ns = tb__interrupt_slice(tb__now_ns(), deadline_ns);
+        if (until_ns == TB__NO_DEADLINE) {
             pthread_cond_wait(&call->condition, &line->bus->call_mutex);
         } else {
-            struct timespec until = tb__timespec(deadline_ns);
+            struct timespec until = tb__timespec(until_ns);
             expired = pthread_cond_timedwait(&call->condition, &line->bus->call_mutex, &until) ==
                       ETIMEDOUT;
+        }
+        if (!call->done && until_ns != deadline_ns) {
+            /* Without the mutex: who is asked may wait for a thread that calls as well. */
+            pthread_mutex_unlock(&line->bus->call_mutex);
+            tb__interrupt_ask(0);
+            pthread_mutex_lock(&line->bus->call_mutex);
+            expired = tb__interrupted();
         }
         if (expired && !call->done) {
             struct tb__call **at = &line->calls;

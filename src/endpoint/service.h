@@ -35,7 +35,8 @@ struct tb_bus {
     uint32_t allow_gid;
     uint32_t max_connections;
     uint32_t max_pages;
-    _Atomic int forked; /* this is a child: nothing works */
+    _Atomic int forked;      /* this is a child: nothing works */
+    _Atomic int keep_mapped; /* segments stay mapped when the bus closes */
 
     struct tb__bell bell;
     struct tb__lives lives;

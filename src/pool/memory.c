@@ -281,7 +281,7 @@ tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
 
 void tb__segment_destroy(tb_pool *pool)
 {
-    if (pool->segment.base != NULL) {
+    if (pool->segment.base != NULL && !tb__bus_keeps_mapped(pool->bus)) {
         munmap(pool->segment.base, pool->segment.view.segment_bytes);
         pool->segment.base = NULL;
     }

@@ -33,7 +33,9 @@ static void reader_destroy(tb_reader *reader)
         tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
         tb__page_unmap(&reader->page);
     }
-    tb__segment_unmap(&reader->segment);
+    if (!tb__bus_keeps_mapped(reader->bus)) {
+        tb__segment_unmap(&reader->segment);
+    }
     tb__fd_close(&reader->poke_fd);
     tb__lifeline_unref(reader->line);
     free(reader->frames);

@@ -39,36 +39,31 @@ static tb_status check_varying(const tb_pool *pool, const tb_tensor *tensor, siz
     return TB_OK;
 }
 
-tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_ns, tb_handle *out)
+/* Whether a source can be copied into a slot of the pool, and its size. */
+static tb_status check_source(const tb_pool *pool, const tb_tensor *tensor, size_t *bytes)
 {
-    if (pool == NULL || tensor == NULL) {
-        return TB__FAIL(TB_E_INVALID, "%s is NULL", pool == NULL ? "pool" : "tensor");
-    }
-    TB__TRY(tb__bus_check(pool->bus));
     if (pool->require_zero_copy) {
         return TB__FAIL(TB_E_UNSUPPORTED,
                         "pool `%s` forbids copies (require_zero_copy): use tb_pool_loan()",
                         pool->name);
     }
-    size_t bytes;
-    TB__TRY(tb_tensor_bytes(tensor, &bytes));
+    TB__TRY(tb_tensor_bytes(tensor, bytes));
     if (tensor->device != TB_CPU) {
         return TB__FAIL(TB_E_UNSUPPORTED, "pool `%s`: the source is on device 0x%x", pool->name,
                         (unsigned)tensor->device);
     }
-    if (tensor->data == NULL && bytes > 0) {
+    if (tensor->data == NULL && *bytes > 0) {
         return TB__FAIL(TB_E_INVALID, "pool `%s`: the source of %zu bytes is NULL", pool->name,
-                        bytes);
+                        *bytes);
     }
-    TB__TRY(pool->varying ? check_varying(pool, tensor, bytes) : check_fixed(pool, tensor, bytes));
-    tb_loan *loan;
-    TB__TRY(tb_pool_loan(pool, timeout_ns, &loan));
+    return pool->varying ? check_varying(pool, tensor, *bytes) : check_fixed(pool, tensor, *bytes);
+}
+
+static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
+{
+    const tb_pool *pool = loan->pool;
     if (pool->varying) {
-        tb_status status = tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL);
-        if (status != TB_OK) {
-            tb_loan_cancel(loan);
-            return status;
-        }
+        TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
     if (tb_tensor_is_packed(tensor)) {
         tb__copy_store(loan->tensor.data, tensor->data, bytes,
@@ -77,5 +72,34 @@ tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_
         tb__copy_strided(loan->tensor.data, tensor);
     }
     tb__loan_count_copy(loan, bytes);
+    return TB_OK;
+}
+
+tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor)
+{
+    if (loan == NULL || tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", loan == NULL ? "loan" : "tensor");
+    }
+    TB__TRY(tb__bus_check(loan->pool->bus));
+    size_t bytes;
+    TB__TRY(check_source(loan->pool, tensor, &bytes));
+    return copy_in(loan, tensor, bytes);
+}
+
+tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_ns, tb_handle *out)
+{
+    if (pool == NULL || tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", pool == NULL ? "pool" : "tensor");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    size_t bytes;
+    TB__TRY(check_source(pool, tensor, &bytes));
+    tb_loan *loan;
+    TB__TRY(tb_pool_loan(pool, timeout_ns, &loan));
+    tb_status status = copy_in(loan, tensor, bytes);
+    if (status != TB_OK) {
+        tb_loan_cancel(loan);
+        return status;
+    }
     return tb_loan_publish(loan, out);
 }

@@ -137,6 +137,28 @@ static void long_lines_are_cut_and_errno_is_kept(void **state)
                         "tensorbus: error: errno is kept\ntensorbus: error: 1\n");
 }
 
+static void keep_line(void *context, tb_log_level level, const char *topic, const char *text)
+{
+    snprintf(context, 100, "%d %s: %s", (int)level, topic, text);
+}
+
+static void with_a_sink(void)
+{
+    char seen[100] = "";
+    tb_log_set_sink(keep_line, seen);
+    tb__log(TB__LOG_WARN, "pool", "to the sink %d", 1);
+    tb__log(TB__LOG_INFO, "pool", "not asked for");
+    tb_log_set_sink(NULL, NULL);
+    tb__log(TB__LOG_ERROR, "pool", "it got [%s]", seen);
+}
+
+static void a_sink_gets_the_lines_instead(void **state)
+{
+    (void)state;
+    assert_string_equal(output_of(NULL, with_a_sink),
+                        "tensorbus: error: it got [1 pool: to the sink 1]\n");
+}
+
 static void twenty_limited(void)
 {
     for (int i = 0; i < 20; i++) {
@@ -214,6 +236,7 @@ int main(void)
         cmocka_unit_test(levels_and_topics),
         cmocka_unit_test(macros_have_their_level),
         cmocka_unit_test(long_lines_are_cut_and_errno_is_kept),
+        cmocka_unit_test(a_sink_gets_the_lines_instead),
         cmocka_unit_test(at_most_five_of_a_kind),
         cmocka_unit_test(what_was_suppressed_is_counted),
         cmocka_unit_test(lines_of_several_threads_do_not_mix),
