@@ -32,7 +32,7 @@ struct canvas *canvas_create(int width, int height, colour background)
         free(canvas);
         return NULL;
     }
-    canvas_fill(canvas, 0, 0, width, height, 0, background, 1);
+    canvas_fill(canvas, (struct area){0, 0, width, height, 0}, background, 1);
     return canvas;
 }
 
@@ -57,11 +57,14 @@ void canvas_blend(struct canvas *canvas, int x, int y, colour value, float opaci
     }
 }
 
-/* Distance of a point from a rectangle with round corners: negative inside. */
-static float round_distance(float px, float py, float width, float height, float radius)
+/* Distance of a pixel's middle from the edge of an area: negative inside. Both count from its
+ * corner. */
+static float edge_distance(const struct area *area, int column, int row)
 {
-    const float dx = fabsf(px - width / 2) - (width / 2 - radius);
-    const float dy = fabsf(py - height / 2) - (height / 2 - radius);
+    const float width = (float)area->width, height = (float)area->height;
+    const float radius = (float)area->radius;
+    const float dx = fabsf((float)column + 0.5f - width / 2) - (width / 2 - radius);
+    const float dy = fabsf((float)row + 0.5f - height / 2) - (height / 2 - radius);
     const float outside = hypotf(max_float(dx, 0), max_float(dy, 0));
     return outside + min_float(max_float(dx, dy), 0) - radius;
 }
@@ -71,32 +74,29 @@ static float coverage(float distance)
     return max_float(0, min_float(1, 0.5f - distance));
 }
 
-void canvas_fill(struct canvas *canvas, int x, int y, int width, int height, int radius,
-                 colour value, float opacity)
+void canvas_fill(struct canvas *canvas, struct area area, colour value, float opacity)
 {
-    const int x0 = x < 0 ? -x : 0, y0 = y < 0 ? -y : 0;
-    for (int row = y0; row < height && y + row < canvas->height; row++) {
-        for (int column = x0; column < width && x + column < canvas->width; column++) {
-            const float distance = round_distance((float)column + 0.5f, (float)row + 0.5f,
-                                                  (float)width, (float)height, (float)radius);
-            canvas_blend(canvas, x + column, y + row, value, opacity * coverage(distance));
+    const int x0 = area.x < 0 ? -area.x : 0, y0 = area.y < 0 ? -area.y : 0;
+    for (int row = y0; row < area.height && area.y + row < canvas->height; row++) {
+        for (int column = x0; column < area.width && area.x + column < canvas->width; column++) {
+            canvas_blend(canvas, area.x + column, area.y + row, value,
+                         opacity * coverage(edge_distance(&area, column, row)));
         }
     }
 }
 
-void canvas_outline(struct canvas *canvas, int x, int y, int width, int height, int radius,
-                    int thickness, colour value)
+void canvas_outline(struct canvas *canvas, struct area area, int thickness, colour value)
 {
-    for (int row = 0; row < height; row++) {
-        const int edge_row = row < radius + thickness || row >= height - radius - thickness;
-        for (int column = 0; column < width; column++) {
-            if (!edge_row && column == thickness + 1 && width > 2 * thickness + 2) {
-                column = width - thickness - 1; /* nothing to draw in the middle */
+    const int edge = area.radius + thickness;
+    for (int row = 0; row < area.height; row++) {
+        const int edge_row = row < edge || row >= area.height - edge;
+        for (int column = 0; column < area.width; column++) {
+            if (!edge_row && column == thickness + 1 && area.width > 2 * thickness + 2) {
+                column = area.width - thickness - 1; /* nothing to draw in the middle */
             }
-            const float outer = round_distance((float)column + 0.5f, (float)row + 0.5f,
-                                               (float)width, (float)height, (float)radius);
+            const float outer = edge_distance(&area, column, row);
             const float ring = max_float(outer, -outer - (float)thickness);
-            canvas_blend(canvas, x + column, y + row, value, coverage(ring));
+            canvas_blend(canvas, area.x + column, area.y + row, value, coverage(ring));
         }
     }
 }

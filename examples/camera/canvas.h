@@ -20,13 +20,14 @@ void canvas_destroy(struct canvas *canvas);
 /* Mix a colour into one pixel; opacity 0 to 1. */
 void canvas_blend(struct canvas *canvas, int x, int y, colour value, float opacity);
 
-/* A filled rectangle with round corners (radius 0: square ones). */
-void canvas_fill(struct canvas *canvas, int x, int y, int width, int height, int radius,
-                 colour value, float opacity);
-
-/* A rectangle's outline with round corners, `thickness` pixels, inside the rectangle. */
-void canvas_outline(struct canvas *canvas, int x, int y, int width, int height, int radius,
-                    int thickness, colour value);
+/* A rectangle with round corners (radius 0: square ones). */
+struct area {
+    int x, y, width, height;
+    int radius;
+};
+void canvas_fill(struct canvas *canvas, struct area area, colour value, float opacity);
+/* Its outline, `thickness` pixels, inside the rectangle. */
+void canvas_outline(struct canvas *canvas, struct area area, int thickness, colour value);
 
 /* Text whose capitals are `size` pixels high, their top at y. `weight` is the pen's width as a
  * share of the size, such as 0.14. */

@@ -177,7 +177,7 @@ static void draw_tag(struct canvas *canvas, int left, int top, const struct shee
     const int room = sheet->tile_width - width;
     const int x = left + (box.x < room ? box.x : room);
     const int y = top + (box.y >= height ? box.y - height + 1 : box.y);
-    canvas_fill(canvas, x, y, width, height, 3, box_colour(film_box), 1);
+    canvas_fill(canvas, (struct area){x, y, width, height, 3}, box_colour(film_box), 1);
     canvas_text(canvas, (float)x + 5.5f, (float)y + 4, &style, label);
 }
 
@@ -187,8 +187,8 @@ static void draw_boxes(struct canvas *canvas, int left, int top, const struct sh
 {
     for (int i = 0; i < picture->box_count; i++) {
         const struct box box = scale_box(sheet, &picture->boxes[i]);
-        canvas_outline(canvas, left + box.x, top + box.y, box.width, box.height, 3, 2,
-                       box_colour(&box));
+        const struct area area = {left + box.x, top + box.y, box.width, box.height, 3};
+        canvas_outline(canvas, area, 2, box_colour(&box));
     }
     for (int i = 0; i < picture->box_count; i++) {
         draw_tag(canvas, left, top, sheet, &picture->boxes[i]);
@@ -204,8 +204,8 @@ static void draw_tile(struct canvas *canvas, int left, int top, const struct she
                picture->rgb + (size_t)y * row_bytes, row_bytes);
     }
     draw_boxes(canvas, left, top, sheet, picture);
-    canvas_outline(canvas, left - 1, top - 1, sheet->tile_width + 2, sheet->tile_height + 2, 0, 1,
-                   line);
+    const struct area frame = {left - 1, top - 1, sheet->tile_width + 2, sheet->tile_height + 2, 0};
+    canvas_outline(canvas, frame, 1, line);
 
     char text[64];
     const struct text_style number = {11, 0.15f, bright}, rest = {11, 0.13f, dim};
@@ -227,7 +227,7 @@ static void draw_tile(struct canvas *canvas, int left, int top, const struct she
 static void draw_header(struct canvas *canvas, const struct sheet_text *text)
 {
     const struct text_style title = {34, 0.15f, bright}, subtitle = {13, 0.13f, dim};
-    canvas_fill(canvas, MARGIN, MARGIN + 2, 6, 66, 3, accent, 1);
+    canvas_fill(canvas, (struct area){MARGIN, MARGIN + 2, 6, 66, 3}, accent, 1);
     canvas_text(canvas, MARGIN + 24, MARGIN, &title, text->title);
     canvas_text(canvas, MARGIN + 25, MARGIN + 54, &subtitle, text->subtitle);
     for (int i = 0; i < SHEET_CARDS; i++) {
@@ -235,7 +235,7 @@ static void draw_header(struct canvas *canvas, const struct sheet_text *text)
             canvas->width - MARGIN - (SHEET_CARDS - i) * (CARD_WIDTH + CARD_GAP) + CARD_GAP;
         const int y = MARGIN - 8;
         const struct text_style value = {21, 0.15f, accent}, label = {11, 0.14f, dim};
-        canvas_fill(canvas, x, y, CARD_WIDTH, CARD_HEIGHT, 9, panel, 1);
+        canvas_fill(canvas, (struct area){x, y, CARD_WIDTH, CARD_HEIGHT, 9}, panel, 1);
         canvas_text(canvas, (float)x + 18, (float)y + 18, &value, text->cards[i].value);
         canvas_text(canvas, (float)x + 18, (float)y + 56, &label, text->cards[i].label);
     }

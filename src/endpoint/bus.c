@@ -252,7 +252,8 @@ static void say_goodbye(tb_bus *bus)
 {
     pthread_mutex_lock(&bus->mutex);
     for (struct tb__lifeline *line = bus->lines; line != NULL; line = line->next) {
-        tb_status ignored = tb__packet_send(line->fd, TB__MSG_GOODBYE, 0, NULL, 0, NULL, 0);
+        tb_status ignored =
+            tb__packet_send(line->fd, &(struct tb__packet){.type = TB__MSG_GOODBYE});
         (void)ignored;
     }
     pthread_mutex_unlock(&bus->mutex);

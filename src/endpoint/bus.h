@@ -102,6 +102,16 @@ void tb__lifeline_unref(struct tb__lifeline *line); /* closes a connected line w
 void tb__lifeline_keep(struct tb__lifeline *line);
 void tb__lifeline_release(struct tb__lifeline *line);
 
+/* A message to send. What it points to is borrowed for the call. */
+struct tb__packet {
+    uint16_t type;
+    uint32_t request; /* 0: no reply is wanted; a reply repeats it */
+    const void *body; /* NULL: empty */
+    uint32_t body_bytes;
+    const int *borrow_fds;
+    uint32_t fd_count;
+};
+
 /* A reply, owned by the caller: descriptors not taken (set to -1) are closed by fini. */
 struct tb__reply {
     uint16_t type;
@@ -118,11 +128,10 @@ void tb__reply_fini(struct tb__reply *reply);
 /* Whom a handle names, a peer has said: it must not hold us up for long. */
 #define TB__STRANGER_PATIENCE_NS INT64_C(1000000000)
 
-/* Send a request and wait for its reply. An ERROR reply becomes this call's failure with the peer's
- * text. TB_AGAIN at the deadline (the request is cancelled). TB_E_OWNER_DIED when the peer hangs
- * up, TB_CLOSED when it said goodbye. Never call it on the service thread. */
-tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void *body,
-                            uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count,
+/* Send a request, numbered here, and wait for its reply. An ERROR reply becomes this call's failure
+ * with the peer's text. TB_AGAIN at the deadline (the request is cancelled). TB_E_OWNER_DIED when
+ * the peer hangs up, TB_CLOSED when it said goodbye. Never call it on the service thread. */
+tb_status tb__lifeline_call(struct tb__lifeline *line, const struct tb__packet *question,
                             int64_t deadline_ns, struct tb__reply *out);
 /* As call, but expects reply type `want` with exactly `bytes` body bytes and `fds` descriptors, and
  * copies the body. */
@@ -132,10 +141,11 @@ tb_status tb__reply_body(const struct tb__reply *reply, uint16_t want, void *out
 /* Send without a reply (request 0). A full socket or a dead peer is TB_AGAIN or TB_CLOSED. */
 tb_status tb__lifeline_send(struct tb__lifeline *line, uint16_t type, const void *body,
                             uint32_t body_bytes);
-/* Answer a request. A peer that does not read its replies is disconnected. */
-void tb__lifeline_reply(struct tb__lifeline *line, uint32_t request, uint16_t type,
-                        const void *body, uint32_t body_bytes, const int *borrow_fds,
-                        uint32_t fd_count);
+/* Answer request `answer->request` (0: nothing is sent). A peer that does not read its replies is
+ * disconnected. */
+void tb__lifeline_reply(struct tb__lifeline *line, const struct tb__packet *answer);
+/* Answer with TB__MSG_OK. */
+void tb__lifeline_reply_ok(struct tb__lifeline *line, uint32_t request);
 /* Answer with the calling thread's last error. */
 void tb__lifeline_reply_error(struct tb__lifeline *line, uint32_t request);
 /* Log once and disconnect a peer that broke the protocol, with the last error as the reason. */

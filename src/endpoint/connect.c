@@ -76,10 +76,13 @@ static tb_status greet(struct tb__lifeline *line, uint64_t id, int64_t patience_
 {
     struct tb__hello_wire hello;
     tb__hello_fill(line->bus, &hello);
+    struct tb__packet question = {.type = TB__MSG_HELLO,
+                                  .body = &hello,
+                                  .body_bytes = sizeof hello,
+                                  .borrow_fds = &line->bus->bell.fd,
+                                  .fd_count = 1};
     struct tb__reply reply;
-    tb_status status =
-        tb__lifeline_call(line, TB__MSG_HELLO, &hello, sizeof hello, &line->bus->bell.fd, 1,
-                          tb__deadline_ns(patience_ns), &reply);
+    tb_status status = tb__lifeline_call(line, &question, tb__deadline_ns(patience_ns), &reply);
     if (status == TB_AGAIN) {
         return TB__FAIL(TB_E_NOT_FOUND,
                         "process %u has a socket but did not answer within %d s: is it stopped?",

@@ -199,49 +199,66 @@ static tb_status pass_error(struct tb__reply *reply)
                           error.text);
 }
 
-tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void *body,
-                            uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count,
-                            int64_t deadline_ns, struct tb__reply *out)
+static void call_init(struct tb__call *call, struct tb__reply *reply)
 {
-    *out = (struct tb__reply){.fds = {-1, -1, -1, -1}};
-    struct tb__call call = {.reply = out};
+    *reply = (struct tb__reply){.fds = {-1, -1, -1, -1}};
+    *call = (struct tb__call){.reply = reply};
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&call.condition, &attributes);
+    pthread_cond_init(&call->condition, &attributes);
     pthread_condattr_destroy(&attributes);
+}
 
-    pthread_mutex_lock(&line->bus->call_mutex);
-    tb_status status = TB_OK;
+/* Number the call, list it, and send the question. Call mutex held. */
+static tb_status call_begin(struct tb__lifeline *line, struct tb__call *call,
+                            struct tb__packet question)
+{
     if (atomic_load(&line->dead)) {
-        status = peer_gone(line);
-    } else {
-        call.request = line->next_request++;
-        if (line->next_request == 0) {
-            line->next_request = 1;
-        }
-        call.next = line->calls;
-        line->calls = &call;
-        status =
-            tb__packet_send(line->fd, type, call.request, body, body_bytes, borrow_fds, fd_count);
-        if (status == TB_CLOSED) {
-            /* The peer has hung up. Before, it may have said why (it refuses connections without
-             * waiting for our greeting): the service thread reads that, or fails this call. */
-            status = TB_OK;
-        } else if (status != TB_OK) {
-            line->calls = call.next;
-        }
+        return peer_gone(line);
     }
+    question.request = call->request = line->next_request++;
+    if (line->next_request == 0) {
+        line->next_request = 1;
+    }
+    call->next = line->calls;
+    line->calls = call;
+    tb_status status = tb__packet_send(line->fd, &question);
+    if (status == TB_CLOSED) {
+        /* The peer has hung up. Before, it may have said why (it refuses connections without
+         * waiting for our greeting): the service thread reads that, or fails this call. */
+        return TB_OK;
+    }
+    if (status != TB_OK) {
+        line->calls = call->next;
+    }
+    return status;
+}
+
+/* Wait for the end of a call. Call mutex held. */
+static tb_status call_end(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns)
+{
+    wait_for_reply(line, call, deadline_ns);
+    if (!call->done) {
+        return TB_AGAIN;
+    }
+    if (!call->failed) {
+        return TB_OK;
+    }
+    return atomic_load(&line->dead)
+               ? peer_gone(line)
+               : TB__FAIL(TB_E_NOMEM, "no memory for a reply of process `%s`", line->peer_name);
+}
+
+tb_status tb__lifeline_call(struct tb__lifeline *line, const struct tb__packet *question,
+                            int64_t deadline_ns, struct tb__reply *out)
+{
+    struct tb__call call;
+    call_init(&call, out);
+    pthread_mutex_lock(&line->bus->call_mutex);
+    tb_status status = call_begin(line, &call, *question);
     if (status == TB_OK) {
-        wait_for_reply(line, &call, deadline_ns);
-        if (!call.done) {
-            status = TB_AGAIN;
-        } else if (call.failed) {
-            status = atomic_load(&line->dead)
-                         ? peer_gone(line)
-                         : TB__FAIL(TB_E_NOMEM, "no memory for a reply of process `%s`",
-                                    line->peer_name);
-        }
+        status = call_end(line, &call, deadline_ns);
     }
     pthread_mutex_unlock(&line->bus->call_mutex);
     pthread_cond_destroy(&call.condition);
@@ -252,8 +269,8 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, uint16_t type, const void
                                       "(ulimit -n)");
     }
     if ((status == TB_AGAIN || fds_lost) && call.request != 0) {
-        uint32_t request = call.request;
-        tb_status ignored = tb__lifeline_send(line, TB__MSG_CANCEL, &request, sizeof request);
+        tb_status ignored =
+            tb__lifeline_send(line, TB__MSG_CANCEL, &call.request, sizeof call.request);
         (void)ignored;
     }
     if (status == TB_OK && out->type == TB__MSG_ERROR) {
@@ -280,18 +297,16 @@ tb_status tb__lifeline_send(struct tb__lifeline *line, uint16_t type, const void
     if (atomic_load(&line->dead)) {
         return TB_CLOSED;
     }
-    return tb__packet_send(line->fd, type, 0, body, body_bytes, NULL, 0);
+    return tb__packet_send(
+        line->fd, &(struct tb__packet){.type = type, .body = body, .body_bytes = body_bytes});
 }
 
-void tb__lifeline_reply(struct tb__lifeline *line, uint32_t request, uint16_t type,
-                        const void *body, uint32_t body_bytes, const int *borrow_fds,
-                        uint32_t fd_count)
+void tb__lifeline_reply(struct tb__lifeline *line, const struct tb__packet *answer)
 {
-    if (request == 0 || atomic_load(&line->dead)) {
+    if (answer->request == 0 || atomic_load(&line->dead)) {
         return;
     }
-    tb_status status =
-        tb__packet_send(line->fd, type, request, body, body_bytes, borrow_fds, fd_count);
+    tb_status status = tb__packet_send(line->fd, answer);
     if (status == TB_AGAIN) {
         TB__FAIL(TB_E_LIMIT, "it does not read its replies");
         tb__lifeline_drop(line);
@@ -300,13 +315,21 @@ void tb__lifeline_reply(struct tb__lifeline *line, uint32_t request, uint16_t ty
     }
 }
 
+void tb__lifeline_reply_ok(struct tb__lifeline *line, uint32_t request)
+{
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_OK, .request = request});
+}
+
 void tb__lifeline_reply_error(struct tb__lifeline *line, uint32_t request)
 {
     tb_error error;
     tb_last_error(&error);
     struct tb__error_wire body = {.status = error.status};
     snprintf(body.text, sizeof body.text, "%s", error.text);
-    tb__lifeline_reply(line, request, TB__MSG_ERROR, &body, sizeof body, NULL, 0);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_ERROR,
+                                                  .request = request,
+                                                  .body = &body,
+                                                  .body_bytes = sizeof body});
 }
 
 void tb__lifeline_drop(struct tb__lifeline *line)

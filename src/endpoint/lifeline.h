@@ -38,9 +38,8 @@ struct tb__lifeline {
 
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out);
 
-/* Build and send one packet; never blocks. TB_AGAIN when the socket is full. */
-tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const void *body,
-                          uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count);
+/* Send one packet; never blocks. TB_AGAIN when the socket is full. */
+tb_status tb__packet_send(int borrow_fd, const struct tb__packet *packet);
 /* Receive one packet into `buffer` of TB__WIRE_MAX_BYTES. TB_AGAIN: nothing there. TB_CLOSED: hung
  * up. On success msg's descriptors belong to the caller. */
 tb_status tb__packet_receive(int borrow_fd, uint8_t *buffer, struct tb__msg *msg);

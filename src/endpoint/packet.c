@@ -7,21 +7,22 @@
 #include "base/fd.h"
 #include "endpoint/lifeline.h"
 
-tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const void *body,
-                          uint32_t body_bytes, const int *borrow_fds, uint32_t fd_count)
+tb_status tb__packet_send(int borrow_fd, const struct tb__packet *packet)
 {
-    TB_ASSERT(body_bytes <= TB__WIRE_MAX_BODY && fd_count <= TB__WIRE_MAX_FDS);
+    uint32_t fd_count = packet->fd_count;
+    TB_ASSERT(packet->body_bytes <= TB__WIRE_MAX_BODY && fd_count <= TB__WIRE_MAX_FDS);
     struct tb__wire_header header = {.magic = TB__WIRE_MAGIC,
                                      .version = TB__WIRE_VERSION,
-                                     .type = type,
-                                     .body_bytes = body_bytes,
-                                     .request = request};
-    struct iovec parts[2] = {{&header, sizeof header}, {(void *)(uintptr_t)body, body_bytes}};
+                                     .type = packet->type,
+                                     .body_bytes = packet->body_bytes,
+                                     .request = packet->request};
+    struct iovec parts[2] = {{&header, sizeof header},
+                             {(void *)(uintptr_t)packet->body, packet->body_bytes}};
     union {
         char bytes[CMSG_SPACE(sizeof(int) * TB__WIRE_MAX_FDS)];
         struct cmsghdr align;
     } control;
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = body_bytes > 0 ? 2 : 1};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = packet->body_bytes > 0 ? 2 : 1};
     if (fd_count > 0) {
         memset(&control, 0, sizeof control);
         message.msg_control = control.bytes;
@@ -30,7 +31,7 @@ tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const 
         item->cmsg_level = SOL_SOCKET;
         item->cmsg_type = SCM_RIGHTS;
         item->cmsg_len = CMSG_LEN(sizeof(int) * fd_count);
-        memcpy(CMSG_DATA(item), borrow_fds, sizeof(int) * fd_count);
+        memcpy(CMSG_DATA(item), packet->borrow_fds, sizeof(int) * fd_count);
     }
     ssize_t sent;
     do {
@@ -46,7 +47,7 @@ tb_status tb__packet_send(int borrow_fd, uint16_t type, uint32_t request, const 
         return TB_CLOSED;
     }
     return TB__FAIL_ERRNO(errno == ETOOMANYREFS ? TB_E_LIMIT : TB_E_SYSTEM,
-                          "sending message type %u", type);
+                          "sending message type %u", packet->type);
 }
 
 void tb__packet_close_fd(int *fd)

@@ -153,7 +153,9 @@ static void refuse(int borrow_fd, tb_status status)
     tb_error error;
     tb_last_error(&error);
     __builtin_memcpy(body.text, error.text, sizeof body.text);
-    tb_status ignored = tb__packet_send(borrow_fd, TB__MSG_ERROR, 1, &body, sizeof body, NULL, 0);
+    struct tb__packet packet = {
+        .type = TB__MSG_ERROR, .request = 1, .body = &body, .body_bytes = sizeof body};
+    tb_status ignored = tb__packet_send(borrow_fd, &packet);
     (void)ignored;
 }
 
@@ -249,7 +251,12 @@ static tb_status take_greeting(tb_bus *bus, struct tb__lifeline *line, struct tb
     }
     struct tb__hello_wire hello;
     tb__hello_fill(bus, &hello);
-    tb__lifeline_reply(line, msg->request, TB__MSG_WELCOME, &hello, sizeof hello, &bus->bell.fd, 1);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_WELCOME,
+                                                  .request = msg->request,
+                                                  .body = &hello,
+                                                  .body_bytes = sizeof hello,
+                                                  .borrow_fds = &bus->bell.fd,
+                                                  .fd_count = 1});
     return TB_OK;
 }
 

@@ -201,7 +201,7 @@ static tb_status from_tool(struct tb__control *control, struct tb__lifeline *lin
         control->news.stop = 1;
     }
     wake(control);
-    tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+    tb__lifeline_reply_ok(line, msg->request);
     return TB_OK;
 }
 
@@ -373,9 +373,8 @@ static tb_status wait_dead(tb_bus *bus, const struct tb__lifeline *line, int64_t
 static tb_status ask_and_wait(tb_bus *bus, struct tb__lifeline *line, int kill, int64_t deadline_ns)
 {
     struct tb__reply reply;
-    uint16_t type = kill ? TB__MSG_FLOW_KILL : TB__MSG_FLOW_STOP;
-    tb_status status =
-        tb__lifeline_call(line, type, NULL, 0, NULL, 0, tb__deadline_ns(ANSWER_NS), &reply);
+    struct tb__packet question = {.type = kill ? TB__MSG_FLOW_KILL : TB__MSG_FLOW_STOP};
+    tb_status status = tb__lifeline_call(line, &question, tb__deadline_ns(ANSWER_NS), &reply);
     if (status == TB_AGAIN) {
         return TB__FAIL(TB_E_NOT_FOUND, "the runner (process %u) does not answer: is it stopped?",
                         tb__lifeline_peer_pid(line));

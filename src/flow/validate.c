@@ -194,20 +194,21 @@ static tb_status parse_into(struct tb__flow *flow, const char *text, size_t leng
     return TB_OK;
 }
 
-static tb_status parse(const char *text, size_t length, const char *file, const char *directory,
+/* `take_flow` as new_flow() made it, or did not. */
+static tb_status parse(struct tb__flow *take_flow, const char *text, size_t length,
                        const struct tb__flow_options *options, struct tb__flow_problems *problems,
                        struct tb__flow **out)
 {
-    struct tb__flow *flow = new_flow(file, directory);
-    if (flow == NULL) {
-        return TB__FAIL(TB_E_NOMEM, "%s: out of memory", file);
+    if (take_flow == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "%s: out of memory",
+                        problems->file != NULL ? problems->file : "a flow");
     }
-    tb_status status = parse_into(flow, text, length, options, problems);
+    tb_status status = parse_into(take_flow, text, length, options, problems);
     if (status != TB_OK) {
-        tb__flow_destroy(flow);
+        tb__flow_destroy(take_flow);
         return status;
     }
-    *out = flow;
+    *out = take_flow;
     return TB_OK;
 }
 
@@ -216,7 +217,7 @@ tb_status tb__flow_parse(const char *text, size_t length, const char *file,
                          struct tb__flow **out)
 {
     tb__problems_name(problems, file);
-    return parse(text, length, file, NULL, options, problems, out);
+    return parse(new_flow(file, NULL), text, length, options, problems, out);
 }
 
 /* A reading failure concerns the whole file: record it as its one problem. */
@@ -302,7 +303,7 @@ tb_status tb__flow_load(const char *path, const struct tb__flow_options *options
         status = read_failed(problems, ENAMETOOLONG);
     }
     if (status == TB_OK) {
-        status = parse(buffer, length, path, directory, options, problems, out);
+        status = parse(new_flow(path, directory), buffer, length, options, problems, out);
     }
     free(buffer);
     return status;

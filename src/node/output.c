@@ -205,7 +205,12 @@ void tb__output_attach(struct tb__output *output, struct tb__lifeline *line, uin
     struct tb__stream_opened_wire body = {id, link_subscriber(output, subscriber)};
     pthread_mutex_unlock(&output->mutex);
     int fds[] = {ring_fd, subscriber->page_fd};
-    tb__lifeline_reply(line, request, TB__MSG_STREAM, &body, sizeof body, fds, 2);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_STREAM,
+                                                  .request = request,
+                                                  .body = &body,
+                                                  .body_bytes = sizeof body,
+                                                  .borrow_fds = fds,
+                                                  .fd_count = 2});
     tb__fd_close(&ring_fd);
 }
 

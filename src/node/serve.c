@@ -68,7 +68,7 @@ static void serve_about(tb_node *node, struct tb__lifeline *line, const struct t
             break;
         }
     }
-    tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+    tb__lifeline_reply_ok(line, msg->request);
 }
 
 static void serve_pools(tb_node *node, struct tb__lifeline *line, const struct tb__msg *msg)
@@ -84,7 +84,10 @@ static void serve_pools(tb_node *node, struct tb__lifeline *line, const struct t
             break;
         }
     }
-    tb__lifeline_reply(line, msg->request, TB__MSG_STREAM_POOL_LIST, &list, sizeof list, NULL, 0);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_STREAM_POOL_LIST,
+                                                  .request = msg->request,
+                                                  .body = &list,
+                                                  .body_bytes = sizeof list});
 }
 
 /* From a sender that we subscribe to, or somebody who can do with it no more than a sender can. */

@@ -25,13 +25,19 @@ static tb_status take_reply(struct tb__stream *stream, struct tb__reply *reply, 
     return TB_OK;
 }
 
+static tb_status ask(const struct tb__stream *stream, uint16_t type, const void *body,
+                     uint32_t body_bytes, struct tb__reply *out)
+{
+    struct tb__packet question = {.type = type, .body = body, .body_bytes = body_bytes};
+    return tb__lifeline_call(stream->line, &question, tb__deadline_ns(CALL_PATIENCE_NS), out);
+}
+
 /* The page is mapped: the sender may seal it. */
 static tb_status say_mapped(struct tb__stream *stream)
 {
     struct tb__stream_wire body = {stream->id};
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_MAPPED, &body, sizeof body,
-                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
+    tb_status status = ask(stream, TB__MSG_STREAM_MAPPED, &body, sizeof body, &reply);
     if (status == TB_OK && reply.type != TB__MSG_OK) {
         status = TB__FAIL(TB_E_PROTOCOL, "a request about a stream was answered with type %u",
                           reply.type);
@@ -50,8 +56,7 @@ static tb_status hand_over(struct tb__stream *stream, const struct tb__stream_op
     tb__name_copy(open.output, options->output);
     tb__name_copy(open.input, options->input);
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_OPEN, &open, sizeof open,
-                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
+    tb_status status = ask(stream, TB__MSG_STREAM_OPEN, &open, sizeof open, &reply);
     if (status == TB_AGAIN) {
         status =
             TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", options->node);
@@ -94,8 +99,7 @@ void tb__stream_open_pools(struct tb__stream *stream)
     struct tb__reply reply;
     tb_error kept;
     tb_last_error(&kept);
-    tb_status status = tb__lifeline_call(stream->line, TB__MSG_STREAM_POOLS, &body, sizeof body,
-                                         NULL, 0, tb__deadline_ns(CALL_PATIENCE_NS), &reply);
+    tb_status status = ask(stream, TB__MSG_STREAM_POOLS, &body, sizeof body, &reply);
     if (status == TB_OK) {
         status = tb__reply_body(&reply, TB__MSG_STREAM_POOL_LIST, &list, sizeof list, 0);
     }

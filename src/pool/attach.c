@@ -207,7 +207,12 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
     memcpy(answer.uid, pool->uid, sizeof answer.uid);
     tb__name_copy(answer.name, pool->name);
     int fds[2] = {pool->segment_fd, who->page_fd};
-    tb__lifeline_reply(line, request, TB__MSG_POOL, &answer, sizeof answer, fds, 2);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_POOL,
+                                                  .request = request,
+                                                  .body = &answer,
+                                                  .body_bytes = sizeof answer,
+                                                  .borrow_fds = fds,
+                                                  .fd_count = 2});
     tb__bus_ring_self(pool->bus); /* a writer may wait for its readers */
     return 1;
 }

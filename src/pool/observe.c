@@ -18,9 +18,10 @@ tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *cou
     TB__TRY(tb__bus_check(bus));
     struct tb__lifeline *line;
     TB__TRY(tb__bus_connect(bus, owner, 0, tb__now_ns(), &line));
+    struct tb__packet question = {.type = TB__MSG_POOL_LIST};
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(line, TB__MSG_POOL_LIST, NULL, 0, NULL, 0,
-                                         tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+    tb_status status =
+        tb__lifeline_call(line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     if (status == TB_OK) {
         int terminated = reply.body_bytes == 0 || reply.body[reply.body_bytes - 1] == '\0';
         if (reply.type != TB__MSG_POOL_NAMES || !terminated) {
@@ -64,10 +65,12 @@ tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
     }
     tb_status status = tb__bus_connect(bus, owner, 0, tb__now_ns(), &observer->line);
     if (status == TB_OK) {
+        struct tb__packet question = {
+            .type = TB__MSG_POOL_OBSERVE, .body = &wire, .body_bytes = sizeof wire};
         struct tb__reply reply;
         tb__lifeline_open_lock(observer->line);
-        status = tb__lifeline_call(observer->line, TB__MSG_POOL_OBSERVE, &wire, sizeof wire, NULL,
-                                   0, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+        status = tb__lifeline_call(observer->line, &question,
+                                   tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
         tb__lifeline_open_unlock(observer->line);
         if (status == TB_OK) {
             status = map_observed(observer, &reply);

@@ -109,10 +109,14 @@ static tb_status make_poke(tb_reader *reader)
         return TB__FAIL_ERRNO(TB_E_LIMIT, "making a wake-up descriptor");
     }
     struct tb__reader_wire wire = {.reader_id = reader->reader_id};
+    struct tb__packet question = {.type = TB__MSG_READER_FD,
+                                  .body = &wire,
+                                  .body_bytes = sizeof wire,
+                                  .borrow_fds = &pair[1],
+                                  .fd_count = 1};
     struct tb__reply reply;
     tb_status status =
-        tb__lifeline_call(reader->line, TB__MSG_READER_FD, &wire, sizeof wire, &pair[1], 1,
-                          tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+        tb__lifeline_call(reader->line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     tb__reply_fini(&reply);
     tb__fd_close(&pair[1]);
     if (status != TB_OK) {

@@ -69,24 +69,24 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
 static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire,
                         int64_t deadline_ns)
 {
+    struct tb__pool_open_wire now = *wire;
+    struct tb__packet question = {
+        .type = TB__MSG_POOL_OPEN, .body = &now, .body_bytes = sizeof now};
     struct tb__reply reply;
     tb_status status = TB_AGAIN;
     if (wire->flags & TB__OPEN_WAIT) {
         /* Without the lock, which others need meanwhile: the owner queues hand-overs anyway. */
-        status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, wire, sizeof *wire, NULL, 0,
-                                   deadline_ns, &reply);
+        status = tb__lifeline_call(reader->line, &question, deadline_ns, &reply);
     }
     int locked = status == TB_AGAIN;
     if (locked) {
         /* Not to wait, or in vain (the owner holds the question until the pool exists, or is slow):
          * ask for a plain answer. */
         tb__lifeline_open_lock(reader->line);
-        struct tb__pool_open_wire now = *wire;
         now.flags &= ~TB__OPEN_WAIT;
         int by_handle = (wire->flags & TB__OPEN_BY_UID) != 0;
         int64_t patience_ns = by_handle ? TB__STRANGER_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
-        status = tb__lifeline_call(reader->line, TB__MSG_POOL_OPEN, &now, sizeof now, NULL, 0,
-                                   tb__deadline_ns(patience_ns), &reply);
+        status = tb__lifeline_call(reader->line, &question, tb__deadline_ns(patience_ns), &reply);
     }
     if (status == TB_OK) {
         status = take_answer(reader, &reply);
@@ -346,9 +346,11 @@ tb_status tb_reader_free_pool(tb_reader *reader)
     TB__TRY(tb__reader_check(reader));
     struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_UID};
     memcpy(wire.uid, reader->uid, sizeof wire.uid);
+    struct tb__packet question = {
+        .type = TB__MSG_POOL_FREE, .body = &wire, .body_bytes = sizeof wire};
     struct tb__reply reply;
-    tb_status status = tb__lifeline_call(reader->line, TB__MSG_POOL_FREE, &wire, sizeof wire, NULL,
-                                         0, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+    tb_status status =
+        tb__lifeline_call(reader->line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
     tb__reply_fini(&reply);
     if (status == TB_E_FREED) {
         tb_log_warn("pool `%s/%s` was freed before", tb__lifeline_peer_name(reader->line),

@@ -134,7 +134,7 @@ static void serve_close(struct tb__pool_layer *layer, struct tb__lifeline *line,
         tb__detach(pool, who);
     }
     tb__bus_unlock(layer->bus);
-    tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+    tb__lifeline_reply_ok(line, msg->request);
 }
 
 /* A wake-up descriptor must be what readers make: closing another one could hold us up, a TCP
@@ -172,7 +172,7 @@ static void serve_fd(struct tb__pool_layer *layer, struct tb__lifeline *line, st
         msg->fds[0] = -1;
     }
     tb__bus_unlock(layer->bus);
-    tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+    tb__lifeline_reply_ok(line, msg->request);
 }
 
 static void serve_free(struct tb__pool_layer *layer, struct tb__lifeline *line,
@@ -194,7 +194,7 @@ static void serve_free(struct tb__pool_layer *layer, struct tb__lifeline *line,
         tb__a64_store_relaxed(&pool->segment.counters->freed, 1);
         tb__pages_tell(pool, TB__PAGE_FREED);
         tb__pool_announce(pool, TB__MSG_POOL_REMOVED);
-        tb__lifeline_reply(line, msg->request, TB__MSG_OK, NULL, 0, NULL, 0);
+        tb__lifeline_reply_ok(line, msg->request);
         tb__bus_ring_self(layer->bus); /* writers may wait for a slot */
     }
     tb__bus_unlock(layer->bus);
@@ -214,7 +214,10 @@ static void serve_list(struct tb__pool_layer *layer, struct tb__lifeline *line,
         }
     }
     tb__bus_unlock(layer->bus);
-    tb__lifeline_reply(line, msg->request, TB__MSG_POOL_NAMES, names, used, NULL, 0);
+    tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_POOL_NAMES,
+                                                  .request = msg->request,
+                                                  .body = names,
+                                                  .body_bytes = used});
 }
 
 static void serve_observe(struct tb__pool_layer *layer, struct tb__lifeline *line,
@@ -235,8 +238,12 @@ static void serve_observe(struct tb__pool_layer *layer, struct tb__lifeline *lin
                                        .flags = pool->export_path != NULL ? TB__POOL_EXPORTED : 0};
         memcpy(answer.uid, pool->uid, sizeof answer.uid);
         tb__name_copy(answer.name, pool->name);
-        tb__lifeline_reply(line, msg->request, TB__MSG_POOL, &answer, sizeof answer,
-                           &pool->segment_fd, 1);
+        tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_POOL,
+                                                      .request = msg->request,
+                                                      .body = &answer,
+                                                      .body_bytes = sizeof answer,
+                                                      .borrow_fds = &pool->segment_fd,
+                                                      .fd_count = 1});
     }
     tb__bus_unlock(layer->bus);
 }

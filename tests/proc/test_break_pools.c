@@ -468,8 +468,10 @@ static void goodbye_with_unread_messages(void)
     uint8_t packet[TB__WIRE_MAX_BYTES];
     struct tb__msg msg;
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
-    CHECK_OK(tb__packet_send(pair[0], TB__MSG_CANCEL, 0, "1234", 4, NULL, 0));
-    CHECK_OK(tb__packet_send(pair[1], TB__MSG_GOODBYE, 0, NULL, 0, NULL, 0));
+    struct tb__packet unread = {.type = TB__MSG_CANCEL, .body = "1234", .body_bytes = 4};
+    struct tb__packet goodbye = {.type = TB__MSG_GOODBYE};
+    CHECK_OK(tb__packet_send(pair[0], &unread));
+    CHECK_OK(tb__packet_send(pair[1], &goodbye));
     close(pair[1]);
     CHECK_OK(tb__packet_receive(pair[0], packet, &msg));
     CHECK_EQ(msg.type, TB__MSG_GOODBYE);

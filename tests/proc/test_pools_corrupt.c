@@ -424,10 +424,14 @@ static void answer_with(int fd, uint32_t request, const struct forgery *forgery)
         .segment_bytes = forgery->announced != 0 ? forgery->announced : (uint64_t)info.st_size,
         .name = "frames"};
     memcpy(answer.uid, forged_spec.uid, sizeof answer.uid);
-    CHECK_OK(
-        tb__packet_send(fd, forgery->type != 0 ? forgery->type : TB__MSG_POOL, request, &answer,
-                        forgery->body_bytes != 0 ? (uint32_t)forgery->body_bytes : sizeof answer,
-                        fds, forgery->fd_count));
+    struct tb__packet packet = {
+        .type = forgery->type != 0 ? forgery->type : TB__MSG_POOL,
+        .request = request,
+        .body = &answer,
+        .body_bytes = forgery->body_bytes != 0 ? (uint32_t)forgery->body_bytes : sizeof answer,
+        .borrow_fds = fds,
+        .fd_count = forgery->fd_count};
+    CHECK_OK(tb__packet_send(fd, &packet));
     close(fds[0]);
     close(fds[1]);
     free(contents);
@@ -465,8 +469,13 @@ static void forger(void *argument)
             struct tb__hello_wire hello = {.endpoint_id = forged_spec.creator, .name = "forger"};
             int bell = raw_bell();
             if (msg.type == TB__MSG_HELLO) {
-                CHECK_OK(tb__packet_send(fd, TB__MSG_WELCOME, msg.request, &hello, sizeof hello,
-                                         &bell, 1));
+                struct tb__packet welcome = {.type = TB__MSG_WELCOME,
+                                             .request = msg.request,
+                                             .body = &hello,
+                                             .body_bytes = sizeof hello,
+                                             .borrow_fds = &bell,
+                                             .fd_count = 1};
+                CHECK_OK(tb__packet_send(fd, &welcome));
             } else if (msg.type == TB__MSG_POOL_OPEN) {
                 CHECK_LT(i, sizeof forgeries / sizeof forgeries[0]);
                 answer_with(fd, msg.request, &forgeries[i++]);
