@@ -1,0 +1,33 @@
+"""Move tensors between processes by handle, not by copy.
+
+A process registers a pool and writes frames into it; others read them in place, read-only, without
+a copy. What travels is a handle of 48 bytes.
+
+    import numpy as np, tensorbus as tb
+
+    tb.open_bus("camera")
+    pool = tb.Pool.register(tb.Spec((1080, 1920, 3), "uint8"), name="front")
+    with pool.loan() as image:      # a writable view of a free slot, published at the block's end
+        image[:] = 7
+
+    for frame in tb.Reader("camera/front"):     # another process
+        print(frame.numpy().sum())              # valid until the next turn, or frame.hold()
+"""
+
+import atexit as _atexit
+import os as _os
+
+from . import _core
+from ._core import *  # noqa: F401,F403
+from ._core import __version__
+
+__all__ = [name for name in dir(_core) if not name.startswith("_")] + ["__version__"]
+
+
+def _at_exit() -> None:
+    _core._log_to_stderr()
+    _core._close_all()
+
+
+_atexit.register(_at_exit)
+_os.register_at_fork(after_in_child=_core._after_fork)
