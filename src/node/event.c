@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "wire/metadata.h"
+#include "wire/metadata_wire.h"
 
 tb_status tb__event_create(tb_event_type type, const char *id, size_t message_bytes, tb_event **out)
 {

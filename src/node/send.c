@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "node/node.h"
 #include "wire/message.h"
-#include "wire/metadata.h"
+#include "wire/metadata_wire.h"
 
 /* One call of tb_node_send(). */
 struct job {

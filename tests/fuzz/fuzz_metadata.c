@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "wire/metadata.h"
+#include "wire/metadata_wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

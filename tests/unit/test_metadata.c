@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "wire/metadata.h"
+#include "wire/metadata_wire.h"
 
 #define OK(call) assert_int_equal((call), TB_OK)
 

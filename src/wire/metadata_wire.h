@@ -5,8 +5,8 @@
  *   per key: u8 type, u8 key length (1 to 255), u16 0, u32 value length, key, value
  * Values: bool u8 (0 or 1); int64 and double 8 bytes; string its bytes; lists of int64 and double
  * 8 bytes each; list of strings u32 count, then u32 length and bytes of each (no NUL inside). */
-#ifndef TB_WIRE_METADATA_H
-#define TB_WIRE_METADATA_H
+#ifndef TB_WIRE_METADATA_WIRE_H
+#define TB_WIRE_METADATA_WIRE_H
 
 #include <tensorbus/metadata.h>
 
