@@ -191,7 +191,7 @@ void tb__stream_advance(struct tb__stream *stream, const struct tb__ring_item *i
     }
     /* Release: our lease of the message's frame is seen by a sender that sees this. */
     tb__a64_store_release(&page->taken, item->sequence);
-    /* Pairs with the fence in a sender's begin_wait(). */
+    /* Pairs with the fence in begin_wait() of room.c. */
     tb__fence_full();
     uint32_t waiting = tb__a32_load_relaxed(&page->waiting);
     if (__builtin_expect(waiting == 0, 1)) {
