@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "endpoint/names.h"
 #include "endpoint/service.h"
 
 #define DEFAULT_CONNECTIONS 1024
@@ -197,8 +198,8 @@ static tb_status publish(tb_bus *bus, const tb_bus_options *options)
         tb_status status = tb__directory_open(&bus->directory, options->directory, options->flow,
                                               options->allow_gid);
         if (status == TB_OK) {
-            status = tb__directory_publish(&bus->directory, bus->id, bus->name, options->allow_gid,
-                                           &bus->listen_fd);
+            status = tb__names_publish(&bus->directory, bus->id, bus->name, options->allow_gid,
+                                       &bus->listen_fd);
         }
         if (status == TB_OK) {
             tb__error_restore(&kept);
@@ -235,7 +236,7 @@ tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
         status = tb__service_start(bus);
         if (status != TB_OK) {
             tb__service_stop(bus);
-            tb__directory_withdraw(&bus->directory, bus->id, bus->name);
+            tb__names_withdraw(&bus->directory, bus->id, bus->name);
         }
     }
     if (status != TB_OK) {
@@ -270,7 +271,7 @@ void tb_bus_close(tb_bus *bus)
         }
     }
     say_goodbye(bus);
-    tb__directory_withdraw(&bus->directory, bus->id, bus->name);
+    tb__names_withdraw(&bus->directory, bus->id, bus->name);
     tb__service_stop(bus);
     say_goodbye(bus); /* to those who came meanwhile */
     unregister_bus(bus);

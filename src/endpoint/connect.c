@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "endpoint/names.h"
 #include "endpoint/service.h"
 
 /* A live process greets at once; one that does not is stopped or hostile. */
@@ -47,7 +48,7 @@ static tb_status find_or_begin(tb_bus *bus, struct tb__attempt *attempt, struct 
         attempt->next = bus->attempts;
         bus->attempts = attempt;
         /* With the mutex held, or a child that is forked just now would keep it open. */
-        status = tb__directory_connect(&bus->directory, attempt->id, &attempt->fd);
+        status = tb__names_connect(&bus->directory, attempt->id, &attempt->fd);
     }
     pthread_mutex_unlock(&bus->mutex);
     return status;
@@ -135,7 +136,7 @@ static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, int64_
                               struct tb__lifeline **out)
 {
     if (name != NULL) {
-        TB__TRY(tb__directory_resolve(&bus->directory, name, &id));
+        TB__TRY(tb__names_resolve(&bus->directory, name, &id));
     }
     struct tb__attempt attempt = {.id = id, .fd = -1};
     tb_status status = find_or_begin(bus, &attempt, out);
@@ -182,7 +183,7 @@ tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, i
                                 name != NULL ? name : "the owner");
             }
             if (name != NULL) {
-                tb__directory_explain(&bus->directory, name);
+                tb__names_explain(&bus->directory, name);
             }
             return status;
         }

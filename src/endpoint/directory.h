@@ -3,7 +3,6 @@
 #define TB_ENDPOINT_DIRECTORY_H
 
 #include <stdint.h>
-#include <sys/un.h>
 
 #include "base/error.h"
 #include "base/name.h"
@@ -30,23 +29,5 @@ tb_status tb__directory_lock(const struct tb__directory *dir, int *out_take_fd);
 
 /* Give it back. A forked child may have the descriptor too, so closing alone would not. */
 void tb__directory_unlock(int *take_fd);
-
-/* Bind and listen under a temporary name, then take the names <id>.sock and, unless "",
- * <name>.sock. TB_E_EXISTS when a live process has the name. Sweeps dead sockets. */
-tb_status tb__directory_publish(const struct tb__directory *dir, uint64_t id, const char *name,
-                                uint32_t allow_gid, int *out_take_listen_fd);
-
-/* Take both names back, if they are still ours. */
-void tb__directory_withdraw(const struct tb__directory *dir, uint64_t id, const char *name);
-
-/* Endpoint id that a name stands for now. TB_E_NOT_FOUND if none. */
-tb_status tb__directory_resolve(const struct tb__directory *dir, const char *name, uint64_t *out);
-
-/* Make the last error name the processes that there are, if none is named `name`. */
-void tb__directory_explain(const struct tb__directory *dir, const char *name);
-
-/* Connect to an endpoint. TB_E_NOT_FOUND when nobody listens there; TB_AGAIN when its queue is
- * full. */
-tb_status tb__directory_connect(const struct tb__directory *dir, uint64_t id, int *out_take_fd);
 
 #endif

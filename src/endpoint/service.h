@@ -77,6 +77,8 @@ tb_status tb__service_start(tb_bus *bus);
 void tb__service_stop(tb_bus *bus);
 /* Make the service thread poll a new line. Any thread. */
 tb_status tb__service_add(tb_bus *bus, struct tb__lifeline *line);
+/* A connection has an owner now, or is about to be closed. Bus mutex held. */
+void tb__service_forget_fd(tb_bus *bus, int fd);
 /* Watch the flow's directory for new names: each ring the doorbell. Any thread. */
 tb_status tb__service_watch_names(tb_bus *bus);
 

@@ -5,8 +5,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "endpoint/directory.h"
 #include "endpoint/lifeline.h"
+#include "endpoint/names.h"
 #include "pool/state.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -458,7 +458,7 @@ static void forger(void *argument)
     struct tb__msg msg;
     int listen_fd;
     CHECK_OK(tb__directory_open(&directory, NULL, NULL, 0));
-    CHECK_OK(tb__directory_publish(&directory, forged_spec.creator, "forger", 0, &listen_fd));
+    CHECK_OK(tb__names_publish(&directory, forged_spec.creator, "forger", 0, &listen_fd));
     parent_reached("open");
     for (size_t i = 0; i < sizeof forgeries / sizeof forgeries[0];) {
         struct pollfd poller = {.fd = listen_fd, .events = POLLIN};
@@ -484,7 +484,7 @@ static void forger(void *argument)
         }
         close(fd);
     }
-    tb__directory_withdraw(&directory, forged_spec.creator, "forger");
+    tb__names_withdraw(&directory, forged_spec.creator, "forger");
     close(listen_fd);
     tb__directory_close(&directory);
 }
