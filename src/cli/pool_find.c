@@ -11,7 +11,7 @@
 #include "base/fd.h"
 #include "endpoint/bus.h"
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 
 #define MOST_PROCESSES 4096
 

@@ -8,7 +8,7 @@
 #include "base/fd.h"
 #include "cli/cli.h"
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 #include "flow/run_summary.h"
 
 static const char help[] =

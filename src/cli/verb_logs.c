@@ -12,7 +12,7 @@
 #include "flow/logs.h"
 #include "flow/logs_read.h"
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 
 static const char help[] =
     "usage: tensorbus logs [OPTION...] [FLOW] [NODE]\n"

@@ -12,7 +12,7 @@
 #include "cli/cli.h"
 #include "flow/process.h"
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 #include "flow/run_summary.h"
 
 static const char help[] =

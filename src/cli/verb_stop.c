@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 #include "flow/control.h"
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 
 static const char help[] =
     "usage: tensorbus stop [OPTION...] [FLOW]\n"

@@ -15,7 +15,6 @@
 #define TB__STATE_PATH_SIZE 4096
 #define TB__STATE_TEXT_SIZE 64
 #define TB__STATE_FILE_MAX (1u << 20)
-#define TB__STATE_FLOWS_MAX 1024
 
 struct tb__state_node {
     char id[TB__NAME_SIZE];
@@ -48,15 +47,5 @@ tb_status tb__state_parse(const char *text, size_t length, struct tb__state *out
 
 /* Read the state of one flow. TB_E_NOT_FOUND when there is no such file. */
 tb_status tb__state_read(int root_fd, const char *flow, struct tb__state *out);
-
-/* All flows whose runner lives, sorted by start; at most TB__STATE_FLOWS_MAX. Flows whose file
- * cannot be read are counted in *out_unreadable. The caller frees with tb__state_list_free(). */
-tb_status tb__state_list(int root_fd, struct tb__state **out, uint32_t *out_count,
-                         uint32_t *out_unreadable);
-void tb__state_list_free(struct tb__state *list, uint32_t count);
-
-/* The running flow with this id or name; NULL or "": the only one. TB_E_NOT_FOUND says what runs;
- * TB_E_INVALID: several have the name. */
-tb_status tb__state_find(int root_fd, const char *which, struct tb__state *out);
 
 #endif

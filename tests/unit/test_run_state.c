@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "flow/run_directory.h"
-#include "flow/run_state.h"
+#include "flow/run_find.h"
 
 static void fill(struct tb__state *state, struct tb__state_node nodes[2])
 {
