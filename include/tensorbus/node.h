@@ -26,8 +26,8 @@ typedef struct tb_event tb_event;
 
 /** Open the node that the environment describes (TENSORBUS_NODE and others, set by the runner).
  *  Owner:   the caller; end with tb_node_close().
- *  Returns: TB_OK, TB_E_NOT_FOUND (not started by a runner), TB_E_INVALID (environment), or an
- *           error of tb_bus_open().
+ *  Returns: TB_OK, TB_E_NOT_FOUND (not started by a runner), TB_E_INVALID (environment), TB_AGAIN
+ *           (the wait was interrupted, see embed.h), or an error of tb_bus_open().
  *  Threads: any.   Waits: until the inputs' senders and the outputs' subscribers are there, or are
  *           known to be gone.
  *  Source:  src/node/node.c */

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "node/node.h"
 
@@ -105,6 +106,13 @@ tb_status tb__input_open(struct tb__input *input)
         }
         if (status != TB_AGAIN) {
             return status;
+        }
+        tb__interrupt_ask(0);
+        if (tb__interrupted()) {
+            return TB__FAIL(TB_AGAIN,
+                            "interrupted while waiting for `%s/%s`, the source of input "
+                            "`%s`",
+                            config->source_node, config->source_output, config->name);
         }
         if (tb__now_ns() >= remind_ns) {
             tb_log_warn("node `%s` waits for `%s/%s`, the source of its input `%s`",

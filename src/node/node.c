@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 
 #define RUNNER_PATIENCE_NS INT64_C(5000000000)
@@ -137,7 +138,7 @@ static const char *why_missing(tb_node *node, const char *name)
     return "it has not ended, but has not opened its node yet";
 }
 
-static void wait_for_subscribers(tb_node *node)
+static tb_status wait_for_subscribers(tb_node *node)
 {
     int64_t remind_ns = tb__now_ns() + REMIND_NS;
     const char *output;
@@ -145,7 +146,12 @@ static void wait_for_subscribers(tb_node *node)
         uint32_t seen = tb__bus_bell(node->bus);
         const struct tb__subscriber_config *missing = find_missing(node, &output);
         if (missing == NULL || atomic_load(&node->stop)) {
-            return;
+            return TB_OK;
+        }
+        if (tb__interrupted()) {
+            return TB__FAIL(TB_AGAIN,
+                            "interrupted while waiting for `%s/%s` to subscribe to output `%s`",
+                            missing->node, missing->input, output);
         }
         if (tb__now_ns() >= remind_ns) {
             tb_log_warn("node `%s` waits for `%s/%s` to subscribe to its output `%s` (%s)",
@@ -164,7 +170,7 @@ static tb_status open_parts(tb_node *node)
     for (size_t i = 0; i < node->config.input_count; i++) {
         TB__TRY(tb__input_open(&node->inputs[i]));
     }
-    wait_for_subscribers(node);
+    TB__TRY(wait_for_subscribers(node));
     /* Timers begin, and silences are counted, when the node does. */
     int64_t now_ns = tb__now_ns();
     for (size_t i = 0; i < node->config.input_count; i++) {
