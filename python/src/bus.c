@@ -34,6 +34,11 @@ int py_bus_is_closing(const struct py_bus *bus)
 
 int py_bus_check(struct py_bus *bus)
 {
+    if (bus->forked) {
+        py_fail(bus->state, TB_E_FORKED,
+                "this object belongs to the parent process: open another one in the child");
+        return -1;
+    }
     if (bus->bus == NULL || py_bus_is_closing(bus)) {
         py_fail(bus->state, TB_CLOSED,
                 "the bus was closed: open another one and what is needed on it");
@@ -364,6 +369,7 @@ static PyObject *after_fork(PyObject *module, PyObject *unused)
     state->forked = 1;
     for (struct py_bus *bus = state->buses; bus != NULL; bus = bus->next) {
         bus->calls = 0; /* of threads that are not here */
+        bus->forked = 1;
     }
     Py_CLEAR(state->slots[PY_DEFAULT_BUS]);
     Py_RETURN_NONE;

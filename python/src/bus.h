@@ -17,6 +17,7 @@ struct py_bus {
     size_t calls; /* under way without the GIL */
     size_t views; /* exported memory of its pools and frames */
     int closing;  /* atomic: read by waiting threads without the GIL */
+    int forked;   /* this process is a child of the one that opened it */
 };
 
 int py_bus_add(PyObject *module);

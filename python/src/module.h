@@ -18,7 +18,12 @@
 enum py_slot {
     PY_BUS_TYPE,
     PY_HANDLE_TYPE,
-    PY_DEFAULT_BUS, /* NULL: none is open */
+    PY_FRAME_TYPE,
+    PY_FRAME_INFO_TYPE,
+    PY_POOL_STATS_TYPE,
+    PY_READER_STATS_TYPE,
+    PY_NUMPY_ASARRAY, /* numpy.asarray; NULL: NumPy was not needed yet */
+    PY_DEFAULT_BUS,   /* NULL: none is open */
     PY_SLOT_COUNT,
 };
 

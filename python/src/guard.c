@@ -1,0 +1,153 @@
+/* The SIGSEGV handler. It calls nothing but write(2), getpid(2) and sigaction(2), and reads a table
+ * whose entries are written before they are made visible. */
+#include "guard.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANGES 1024
+/* Others install handlers too, faulthandler.enable() say, in front of ours: look now and then. */
+#define LOOK_EVERY 64
+
+/* One exported range; begin 0: free. */
+struct range {
+    uintptr_t begin;
+    uintptr_t end;
+    enum py_guard_kind kind;
+    char pool[136]; /* "owner/pool" */
+};
+
+static struct range ranges[RANGES];
+static int free_numbers[RANGES];
+static int free_count = -1; /* -1: not set up */
+static unsigned adds;
+
+static struct sigaction previous;
+static int passing_on; /* the previous handler was called once */
+static int spoken;     /* one line per process */
+
+/* ---- the handler ---- */
+
+static void say(const char *text)
+{
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
+
+static const struct range *find(uintptr_t address)
+{
+    for (int i = 0; i < RANGES; i++) {
+        /* Pairs with the release store in py_guard_add(). */
+        uintptr_t begin = __atomic_load_n(&ranges[i].begin, __ATOMIC_ACQUIRE);
+        if (begin != 0 && address >= begin && address < ranges[i].end) {
+            return &ranges[i];
+        }
+    }
+    return NULL;
+}
+
+static void explain(const struct range *range)
+{
+    /* One buffer and one write, so that lines of several processes do not mix. */
+    char line[512] = "tensorbus: this process wrote into a frame of pool `";
+    strncat(line, range->pool, sizeof line - strlen(line) - 1);
+    strcat(line, range->kind == PY_GUARD_FRAME
+                     ? "`, which is read-only for all its readers: write into a copy "
+                       "(frame.copy(), array.copy(), tensor.clone())\n"
+                     : "` after it was published: write only inside the `with pool.loan()` block, "
+                       "and into what the block gave you\n");
+    say(line);
+}
+
+static void die_by_default(int number)
+{
+    struct sigaction by_default = {.sa_handler = SIG_DFL};
+    sigaction(number, &by_default, NULL);
+}
+
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    /* A handler that was called before and raises the signal again (faulthandler does) comes back
+     * here: it has had its turn. */
+    int again = passing_on && info->si_code <= 0 && info->si_pid == getpid();
+    int has_handler = (previous.sa_flags & SA_SIGINFO) != 0 ||
+                      (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN);
+    if (!has_handler || again) {
+        die_by_default(number);
+        if (info->si_code <= 0) {
+            raise(number); /* it was sent; a fault comes again by itself */
+        }
+        return;
+    }
+    passing_on = 1;
+    if (previous.sa_flags & SA_SIGINFO) {
+        previous.sa_sigaction(number, info, context);
+    } else {
+        previous.sa_handler(number);
+    }
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    int kept = errno;
+    const struct range *range =
+        info->si_code == SEGV_ACCERR && !spoken ? find((uintptr_t)info->si_addr) : NULL;
+    if (range != NULL) {
+        spoken = 1;
+        explain(range);
+    }
+    pass_on(number, info, context);
+    errno = kept;
+}
+
+/* ---- the table ---- */
+
+static void install(void)
+{
+    struct sigaction now;
+    if (sigaction(SIGSEGV, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+        now.sa_sigaction == on_fault) {
+        return;
+    }
+    struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&ours.sa_mask);
+    previous = now;
+    sigaction(SIGSEGV, &ours, NULL);
+}
+
+int py_guard_add(enum py_guard_kind kind, const void *data, size_t bytes, const char *owner,
+                 const char *pool)
+{
+    if (free_count < 0) {
+        free_count = RANGES;
+        for (int i = 0; i < RANGES; i++) {
+            free_numbers[i] = RANGES - 1 - i;
+        }
+    }
+    if (adds++ % LOOK_EVERY == 0) {
+        install();
+    }
+    if (free_count == 0 || bytes == 0) {
+        return -1;
+    }
+    int number = free_numbers[--free_count];
+    struct range *range = &ranges[number];
+    range->end = (uintptr_t)data + bytes;
+    range->kind = kind;
+    snprintf(range->pool, sizeof range->pool, "%s%s%s", owner, owner[0] != '\0' ? "/" : "", pool);
+    /* Pairs with the acquire load in find(). */
+    __atomic_store_n(&range->begin, (uintptr_t)data, __ATOMIC_RELEASE);
+    return number;
+}
+
+void py_guard_remove(int number)
+{
+    if (number >= 0) {
+        __atomic_store_n(&ranges[number].begin, 0, __ATOMIC_RELEASE);
+        free_numbers[free_count++] = number;
+    }
+}
