@@ -117,6 +117,13 @@ TB_API const void *tb_event_bytes(const tb_event *event, size_t *bytes);
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */
 TB_API tb_frame *tb_event_frame(const tb_event *event);
 
+/** Take that frame out of the event, which may then be released before it.
+ *  Owner:   the caller holds the result until tb_frame_release(); while it does, the event's tensor
+ *           stays valid.
+ *  Returns: NULL when the value was no handle, or its frame was taken before.
+ *  Threads: one, while nobody else uses the event.   Waits: never.   Source: src/node/event.c */
+TB_API TB_MUST_USE tb_frame *tb_event_take_frame(tb_event *event);
+
 /** Metadata of an INPUT.
  *  Owner:   borrowed from the event.   Returns: never NULL; empty for other types.
  *  Threads: any, while the event is not released.   Waits: never.   Source: src/node/event.c */

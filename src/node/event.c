@@ -157,6 +157,13 @@ tb_frame *tb_event_frame(const tb_event *event)
     return event->frame;
 }
 
+tb_frame *tb_event_take_frame(tb_event *event)
+{
+    tb_frame *frame = event->frame;
+    event->frame = NULL;
+    return frame;
+}
+
 const tb_metadata *tb_event_metadata(const tb_event *event)
 {
     return event->metadata != NULL ? event->metadata : tb__metadata_empty();

@@ -101,14 +101,22 @@ static void events_tell_the_kind_of_their_value(void)
     static const tb_value_kind kinds[] = {TB_VALUE_NONE, TB_VALUE_BYTES, TB_VALUE_TENSOR,
                                           TB_VALUE_HANDLE};
     struct child source;
+    tb_frame *frame = NULL;
     child_start(&source, "source", kinds_source, NULL);
     tb_node *node = open_node("sink", "in=source/out", "");
     child_await(&source, "sent");
     for (size_t i = 0; i < 4; i++) {
         tb_event *event = next_event(node, TB_EVENT_INPUT, "in");
         CHECK_EQ(tb_event_kind(event), kinds[i]);
+        CHECK((tb_event_frame(event) != NULL) == (kinds[i] == TB_VALUE_HANDLE));
+        frame = tb_event_take_frame(event);
+        CHECK((frame != NULL) == (kinds[i] == TB_VALUE_HANDLE));
+        CHECK(tb_event_frame(event) == NULL && tb_event_take_frame(event) == NULL);
         tb_event_release(event);
     }
+    /* It outlives its event. */
+    CHECK_EQ(((const uint8_t *)tb_frame_tensor(frame)->data)[3], 4);
+    tb_frame_release(frame);
     child_go(&source);
     tb_event *event = next_event(node, TB_EVENT_INPUT_CLOSED, "in");
     CHECK_EQ(tb_event_kind(event), TB_VALUE_NONE);
