@@ -311,7 +311,7 @@ void tb__bus_handle(tb_bus *bus, uint16_t first_type, uint16_t last_type, tb__ha
         /* The context is there before the handler can be found. Pairs with the acquire load in
          * dispatch(). */
         bus->handlers[type].context = context;
-        __atomic_store_n(&bus->handlers[type].handler, handler, __ATOMIC_RELEASE);
+        atomic_store_explicit(&bus->handlers[type].handler, handler, memory_order_release);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -150,9 +151,18 @@ void tb__bell_sleep(struct tb__bell *bell, uint32_t seen, const struct tb__life_
 
 /* ---- life words ---- */
 
+_Static_assert(sizeof(struct tb__life_link) == sizeof(struct robust_list), "robust list");
+_Static_assert(sizeof(struct tb__life_list) == sizeof(struct robust_list_head), "robust list head");
+_Static_assert(offsetof(struct tb__life_list, futex_offset) ==
+                   offsetof(struct robust_list_head, futex_offset),
+               "offset of the word");
+_Static_assert(offsetof(struct tb__life_list, pending) ==
+                   offsetof(struct robust_list_head, list_op_pending),
+               "pending operation");
+
 /* A robust node in the private page, with the way back that the kernel does not need. */
 struct life_node {
-    struct robust_list link;
+    struct tb__life_link link;
     struct life_node *before;
 };
 
@@ -164,10 +174,10 @@ static struct life_node *node_of(struct tb__a32 *word)
 tb_status tb__lives_begin(struct tb__lives *lives)
 {
     lives->tid = (uint32_t)syscall(SYS_gettid);
-    lives->head.list.next = &lives->head.list;
-    lives->head.futex_offset = TB__PAGE_BYTES;
-    lives->head.list_op_pending = NULL;
-    if (syscall(SYS_set_robust_list, &lives->head, sizeof lives->head) != 0) {
+    atomic_init(&lives->list.first.next, &lives->list.first);
+    lives->list.futex_offset = TB__PAGE_BYTES;
+    lives->list.pending = NULL;
+    if (syscall(SYS_set_robust_list, &lives->list, sizeof lives->list) != 0) {
         return TB__FAIL_ERRNO(TB_E_SYSTEM, "setting the robust list");
     }
     return TB_OK;
@@ -180,14 +190,15 @@ void tb__lives_attach(struct tb__lives *lives, struct tb__page_map *map, struct 
     TB_ASSERT((uint8_t *)word >= map->base + TB__PAGE_BYTES);
     struct life_node *node = node_of(word);
     pthread_mutex_lock(&lives->mutex);
-    struct robust_list *first = lives->head.list.next;
-    node->link.next = first;
+    struct tb__life_link *end = &lives->list.first;
+    struct tb__life_link *first = atomic_load_explicit(&end->next, memory_order_relaxed);
+    atomic_init(&node->link.next, first);
     node->before = NULL;
-    if (first != &lives->head.list) {
+    if (first != end) {
         ((struct life_node *)first)->before = node;
     }
     tb__a32_store_release(word, lives->tid | TB__LIFE_WAITERS);
-    __atomic_store_n(&lives->head.list.next, &node->link, __ATOMIC_RELEASE);
+    atomic_store_explicit(&end->next, &node->link, memory_order_release);
     pthread_mutex_unlock(&lives->mutex);
 }
 
@@ -196,10 +207,11 @@ void tb__lives_detach(struct tb__lives *lives, struct tb__page_map *map, struct 
     TB_ASSERT((uint8_t *)word >= map->base + TB__PAGE_BYTES);
     struct life_node *node = node_of(word);
     pthread_mutex_lock(&lives->mutex);
-    struct robust_list *next = node->link.next;
-    struct robust_list *before = node->before != NULL ? &node->before->link : &lives->head.list;
-    __atomic_store_n(&before->next, next, __ATOMIC_RELEASE);
-    if (next != &lives->head.list) {
+    struct tb__life_link *end = &lives->list.first;
+    struct tb__life_link *next = atomic_load_explicit(&node->link.next, memory_order_relaxed);
+    struct tb__life_link *before = node->before != NULL ? &node->before->link : end;
+    atomic_store_explicit(&before->next, next, memory_order_release);
+    if (next != end) {
         ((struct life_node *)next)->before = node->before;
     }
     tb__a32_store_release(word, 0);

@@ -3,8 +3,8 @@
 #ifndef TB_ENDPOINT_DOORBELL_H
 #define TB_ENDPOINT_DOORBELL_H
 
-#include <linux/futex.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "endpoint/bus.h"
 #include "segment/atomics.h"
@@ -30,9 +30,19 @@ void tb__bell_ring(struct tb__bell *bell);
 void tb__bell_sleep(struct tb__bell *bell, uint32_t seen, const struct tb__life_watch *lives,
                     uint32_t count, int64_t deadline_ns);
 
+/* A robust list as the kernel reads it (struct robust_list_head in <linux/futex.h>). */
+struct tb__life_link {
+    _Atomic(struct tb__life_link *) next;
+};
+struct tb__life_list {
+    struct tb__life_link first; /* of a ring; itself when there is none */
+    long futex_offset;
+    struct tb__life_link *pending; /* NULL */
+};
+
 /* The robust list of one service thread. */
 struct tb__lives {
-    struct robust_list_head head;
+    struct tb__life_list list;
     pthread_mutex_t mutex;
     uint32_t tid;
 };

@@ -144,7 +144,7 @@ static tb_status dispatch(tb_bus *bus, struct tb__lifeline *line, struct tb__msg
     }
     struct tb__handler_entry *entry = &bus->handlers[msg->type];
     /* Pairs with the release store in tb__bus_handle(): the context is there with the handler. */
-    tb__handler *handler = __atomic_load_n(&entry->handler, __ATOMIC_ACQUIRE);
+    tb__handler *handler = atomic_load_explicit(&entry->handler, memory_order_acquire);
     if (handler != NULL) {
         handler(entry->context, line, msg);
         return TB_OK;

@@ -8,7 +8,7 @@
 #include "endpoint/lifeline.h"
 
 struct tb__handler_entry {
-    tb__handler *handler;
+    _Atomic(tb__handler *) handler;
     void *context;
 };
 

@@ -93,7 +93,8 @@ static tb_status connect_runner(tb_node *node)
     }
     TB__TRY(tb__bus_connect(node->bus, node->config.runner, 0, tb__deadline_ns(RUNNER_PATIENCE_NS),
                             &runner));
-    __atomic_store_n(&node->runner, runner, __ATOMIC_RELEASE);
+    /* Pairs with the acquire load in hangup() and the exchange in closing() of serve.c. */
+    atomic_store_explicit(&node->runner, runner, memory_order_release);
     if (tb__lifeline_is_dead(runner)) {
         atomic_store(&node->stop, 1); /* its hang-up came before it was ours */
     }

@@ -27,11 +27,11 @@ struct tb_node {
     struct tb__lender lender;
     struct tb__carriers carriers;
     struct tb__ahead ahead;
-    struct tb__lifeline *runner; /* NULL: none */
-    uint64_t next_stream_id;     /* service thread */
-    _Atomic int stop;            /* asked to stop, or the runner is gone */
-    int stop_delivered;          /* thread of tb_node_next() */
-    int timers_keep_alive;       /* the end of all other inputs is not the end of the node */
+    _Atomic(struct tb__lifeline *) runner; /* NULL: none */
+    uint64_t next_stream_id;               /* service thread */
+    _Atomic int stop;                      /* asked to stop, or the runner is gone */
+    int stop_delivered;                    /* thread of tb_node_next() */
+    int timers_keep_alive; /* the end of all other inputs is not the end of the node */
     pthread_mutex_t gone_mutex;
     char (*gone)[TB__NAME_SIZE]; /* nodes that ended for good */
     size_t gone_count;

@@ -198,8 +198,8 @@ static void hangup(void *state, struct tb__lifeline *line)
     for (size_t i = 0; i < node->config.output_count; i++) {
         tb__output_hangup(&node->outputs[i], line);
     }
-    /* A flow does not outlive its runner. */
-    if (line == __atomic_load_n(&node->runner, __ATOMIC_ACQUIRE)) {
+    /* A flow does not outlive its runner. Pairs with the release store in connect_runner(). */
+    if (line == atomic_load_explicit(&node->runner, memory_order_acquire)) {
         atomic_store(&node->stop, 1);
     }
 }
@@ -214,8 +214,8 @@ static void closing(void *state)
     }
     tb__lender_fini(&node->lender);
     tb__carriers_fini(&node->carriers);
-    struct tb__lifeline *runner = __atomic_exchange_n(&node->runner, NULL, __ATOMIC_ACQ_REL);
-    tb__lifeline_unref(runner);
+    /* Pairs with connect_runner() as well: whoever exchanges the line away lets it go. */
+    tb__lifeline_unref(atomic_exchange_explicit(&node->runner, NULL, memory_order_acq_rel));
 }
 
 static void destroy(void *state)

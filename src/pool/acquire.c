@@ -244,7 +244,7 @@ static void sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
 static int rearm_poke(tb_reader *reader, int newest)
 {
     /* Pairs with the release store of the thread that made it. */
-    int fd = __atomic_load_n(&reader->poke_fd, __ATOMIC_ACQUIRE);
+    int fd = atomic_load_explicit(&reader->poke_fd, memory_order_acquire);
     char scrap[64];
     if (fd < 0) {
         return 0;
@@ -400,8 +400,10 @@ static void copy_racing(void *to, const uint8_t *from, size_t bytes)
         uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from + i));
         memcpy(out + i, &word, 8);
     }
-    for (; i < bytes; i++) {
-        out[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+    if (i < bytes) {
+        /* The last word may end behind the frame, but in its page. */
+        uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from + i));
+        memcpy(out + i, &word, bytes - i);
     }
 }
 

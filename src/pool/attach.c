@@ -71,7 +71,7 @@ static void attached_destroy(tb_pool *pool, struct tb__attached *who)
         tb__page_unmap(&who->map);
     }
     tb__fd_close(&who->page_fd);
-    tb__fd_close(&who->poke_fd);
+    tb__poke_close(&who->poke_fd);
     tb__lifeline_release(who->line);
     free(who);
 }
@@ -115,7 +115,8 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     if (who == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for a reader of pool `%s`", pool->name);
     }
-    who->page_fd = who->poke_fd = -1;
+    who->page_fd = -1;
+    atomic_init(&who->poke_fd, -1);
     who->reader_id = ++pool->layer->next_reader_id;
     who->max_leases = wire->max_leases != 0 ? wire->max_leases : pool->max_leases;
     who->every = (wire->flags & TB__OPEN_EVERY) != 0;

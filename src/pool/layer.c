@@ -68,9 +68,10 @@ static void hangup(void *state, struct tb__lifeline *line)
     tb__bus_lock(layer->bus);
     tb__pending_cancel(layer, line, 0);
     for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
-        /* An event loop hears of its owner's end, whoever else may have the other end open. */
-        int fd = reader->line == line ? __atomic_load_n(&reader->poke_fd, __ATOMIC_ACQUIRE) : -1;
-        if (fd >= 0) {
+        /* An event loop hears of its owner's end, whoever else may have the other end open. Pairs
+         * with the release store in make_poke(). */
+        int fd = atomic_load_explicit(&reader->poke_fd, memory_order_acquire);
+        if (reader->line == line && fd >= 0) {
             shutdown(fd, SHUT_RDWR);
         }
     }
@@ -96,11 +97,11 @@ static void forked(void *state)
         tb__fd_close(&pool->segment_fd);
         for (struct tb__attached *who = pool->attached; who != NULL; who = who->next) {
             tb__fd_close(&who->page_fd);
-            tb__fd_close(&who->poke_fd);
+            tb__poke_close(&who->poke_fd);
         }
     }
     for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
-        tb__fd_close(&reader->poke_fd);
+        tb__poke_close(&reader->poke_fd);
     }
 }
 

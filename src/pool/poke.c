@@ -24,7 +24,7 @@ static int64_t survey(struct tb__pool_layer *layer, struct tb__life_watch *lives
     *count = 0;
     for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
         /* Pairs with the release store in make_poke(). */
-        int fd = __atomic_load_n(&reader->poke_fd, __ATOMIC_ACQUIRE);
+        int fd = atomic_load_explicit(&reader->poke_fd, memory_order_acquire);
         struct tb__a32 *word = &reader->page.shm->owner_life;
         /* Pairs with the kernel's mark. */
         uint32_t life = tb__a32_load_acquire(word);
@@ -124,7 +124,7 @@ static tb_status make_poke(tb_reader *reader)
         return status == TB_AGAIN ? tb__reader_fail_silent(reader) : status;
     }
     /* Pairs with the acquire loads of the threads that drain it, and of those that hang up. */
-    __atomic_store_n(&reader->poke_fd, pair[0], __ATOMIC_RELEASE);
+    atomic_store_explicit(&reader->poke_fd, pair[0], memory_order_release);
     atomic_fetch_or(&reader->page.shm->armed.value, TB__ARMED_POKE);
     tb__watch_changed(reader->layer);
     return TB_OK;
@@ -135,12 +135,18 @@ tb_status tb_reader_fd(tb_reader *reader, int *out_borrow_fd)
     TB__TRY(tb__reader_check(reader));
     tb__lifeline_open_lock(reader->line); /* one thread makes it */
     tb_status status = start(reader->layer);
-    if (status == TB_OK && reader->poke_fd < 0) {
+    if (status == TB_OK && atomic_load_explicit(&reader->poke_fd, memory_order_relaxed) < 0) {
         status = make_poke(reader);
     }
     tb__lifeline_open_unlock(reader->line);
     if (status == TB_OK) {
-        *out_borrow_fd = reader->poke_fd;
+        *out_borrow_fd = atomic_load_explicit(&reader->poke_fd, memory_order_relaxed);
     }
     return status;
+}
+
+void tb__poke_close(_Atomic int *fd)
+{
+    int last = atomic_exchange_explicit(fd, -1, memory_order_relaxed);
+    tb__fd_close(&last);
 }

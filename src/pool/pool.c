@@ -189,7 +189,8 @@ tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *given, tb_pool **
     if (options.name != NULL) {
         tb__name_copy(pool->name, options.name);
     } else {
-        uint64_t number = __atomic_add_fetch(&pool->layer->next_pool_number, 1, __ATOMIC_RELAXED);
+        uint64_t number =
+            1 + atomic_fetch_add_explicit(&pool->layer->next_pool_number, 1, memory_order_relaxed);
         snprintf(pool->name, sizeof pool->name, "pool-%llu", (unsigned long long)number);
     }
     tb_status status = build(pool, &options);

@@ -36,7 +36,7 @@ static void reader_destroy(tb_reader *reader)
     if (!tb__bus_keeps_mapped(reader->bus)) {
         tb__segment_unmap(&reader->segment);
     }
-    tb__fd_close(&reader->poke_fd);
+    tb__poke_close(&reader->poke_fd);
     tb__lifeline_unref(reader->line);
     free(reader->frames);
     free(reader);
@@ -120,7 +120,7 @@ static tb_reader *reader_create(tb_bus *bus, const tb_reader_options *options)
     if (reader != NULL) {
         reader->bus = bus;
         reader->layer = tb__pool_layer_of(bus);
-        reader->poke_fd = -1;
+        atomic_init(&reader->poke_fd, -1);
         reader->ack = options->ack;
         reader->spin_ns = (int64_t)options->spin_us * 1000;
     }
@@ -223,7 +223,7 @@ void tb_reader_close(tb_reader *reader)
     }
     *at = reader->next;
     tb__bus_unlock(reader->bus);
-    if (reader->poke_fd >= 0) {
+    if (atomic_load_explicit(&reader->poke_fd, memory_order_relaxed) >= 0) {
         tb__watch_changed(reader->layer);
     }
     for (uint32_t i = 0; i < reader->max_leases; i++) {

@@ -18,8 +18,8 @@
 struct tb__attached {
     struct tb__attached *next; /* of the pool, or of its retired ones; bus mutex */
     struct tb__page_map map;
-    int page_fd; /* until the reader has mapped it */
-    int poke_fd; /* our end of the reader's wake-up socket, or -1; atomic */
+    int page_fd;         /* until the reader has mapped it */
+    _Atomic int poke_fd; /* our end of the reader's wake-up socket, or -1 */
     uint64_t reader_id;
     uint32_t request; /* that asked for it */
     uint32_t max_leases;
@@ -122,8 +122,8 @@ struct tb_reader {
     uint32_t ack;
     int64_t spin_ns;
     struct tb__a64 gone_since_ns; /* when the owner was first seen dead */
-    int poke_fd;
-    tb_frame *frames; /* max_leases */
+    _Atomic int poke_fd;          /* its end of a wake-up socket, or -1 */
+    tb_frame *frames;             /* max_leases */
     /* Attachments that tb_frame_open() keeps; bus mutex. */
     uint32_t cached;
     uint32_t cache_users;
@@ -146,7 +146,7 @@ struct tb__pool_layer {
     tb_reader *readers;
     struct tb__pending_open *pending;
     uint64_t next_reader_id;
-    uint64_t next_pool_number;
+    _Atomic uint64_t next_pool_number;
     uint64_t cache_clock;
     pthread_mutex_t cache_mutex; /* one opening per handle's pool at a time */
     /* Owners of handles that did not answer: not asked again before. With cache_mutex held. */
@@ -256,5 +256,7 @@ void tb__frame_unreserve(tb_frame *frame);
 /* poke.c: a reader with a wake-up descriptor came or goes; the end of the thread. */
 void tb__watch_changed(struct tb__pool_layer *layer);
 void tb__watch_stop(struct tb__pool_layer *layer);
+/* Close a wake-up descriptor, unless it is -1; nobody else uses it any more. */
+void tb__poke_close(_Atomic int *fd);
 
 #endif

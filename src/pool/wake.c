@@ -12,7 +12,7 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref)
         calls += (uint32_t)tb__lifeline_ring(ref->who->line);
     }
     /* Pairs with the release store in serve_fd(). */
-    int poke_fd = __atomic_load_n(&ref->who->poke_fd, __ATOMIC_ACQUIRE);
+    int poke_fd = atomic_load_explicit(&ref->who->poke_fd, memory_order_acquire);
     if ((armed & TB__ARMED_POKE) && poke_fd >= 0) {
         /* Full means that it is readable already. */
         ssize_t ignored = send(poke_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -1,6 +1,7 @@
 /* Kills between any two instructions of sending and of taking: the other side gets whole messages
  * in order, then the end, and is never blocked. */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "proc/node_support.h"
 
@@ -251,13 +252,13 @@ static void f15_taker_of_handles_dies_at_any_step(void)
 
 struct writer {
     tb_pool *pool;
-    int stop;
+    _Atomic int stop;
 };
 
 static void *overwrite(void *argument)
 {
     struct writer *writer = argument;
-    while (!__atomic_load_n(&writer->stop, __ATOMIC_ACQUIRE)) {
+    while (!atomic_load(&writer->stop)) {
         tb_loan *loan;
         if (tb_pool_loan(writer->pool, TB_MILLIS(1), &loan) == TB_OK) {
             fill_words(tb_loan_tensor(loan)->data, 99);
@@ -286,7 +287,7 @@ static void f15_slow_taker_never_loses_a_frame(void)
     CHECK_EQ(pthread_create(&thread, NULL, overwrite, &writer), 0);
     child_go(&sink);
     CHECK(!child_kill_after_steps(&sink, (unsigned long)-1, &steps));
-    __atomic_store_n(&writer.stop, 1, __ATOMIC_RELEASE);
+    atomic_store(&writer.stop, 1);
     pthread_join(thread, NULL);
     tb_node_close(node);
 }
