@@ -1,14 +1,17 @@
-/* `tensorbus bench local`: measure this machine and the library on it. */
+/* `tensorbus bench local`: measure this machine and the library on it. `bench dora`: see
+ * bench_dora.c. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench.h"
 #include "bench/worker.h"
+#include "cli/bench_dora.h"
 #include "cli/cli.h"
 
 static const char help_text[] =
     "Usage: tensorbus bench local [options]\n"
+    "       tensorbus bench dora [options]     (its own words: tensorbus bench dora --help)\n"
     "\n"
     "Measures, on this machine and in one run, what copying and waking cost at least, and what\n"
     "Tensorbus makes of it. Floors and rows alternate in blocks; figures are medians over blocks.\n"
@@ -115,11 +118,14 @@ static int run_request(const struct request *request)
 int tb__verb_bench(int argc, char **argv)
 {
     struct request request = {.list = 0};
+    if (argc >= 2 && strcmp(argv[1], "dora") == 0) {
+        return tb__bench_dora(argc - 2, argv + 2);
+    }
     if (tb__cli_help(argc, argv, help_text)) {
         return TB__EXIT_OK;
     }
     if (argc < 2 || strcmp(argv[1], "local") != 0) {
-        return tb__cli_usage("bench", "what to measure: `tensorbus bench local`");
+        return tb__cli_usage("bench", "what to measure: `tensorbus bench local` or `bench dora`");
     }
     for (int i = 2; i < argc; i++) {
         int parsed = parse_option(argc, argv, &i, &request);

@@ -1,0 +1,1 @@
+"""`tensorbus bench dora`: stock dora against Tensorbus, side by side in one run."""
