@@ -5,14 +5,18 @@
 
 #include "bus.h"
 #include "errors.h"
+#include "event.h"
 #include "frame.h"
 #include "frame_info.h"
 #include "handle.h"
 #include "log.h"
+#include "node.h"
+#include "value.h"
 
 /* In this order: a file may use what the ones above it have added. */
 static int (*const parts[])(PyObject *module) = {
-    py_errors_add, py_log_add, py_handle_add, py_bus_add, py_frame_info_add, py_frame_add,
+    py_errors_add, py_log_add,   py_handle_add, py_bus_add,  py_frame_info_add,
+    py_frame_add,  py_value_add, py_event_add,  py_node_add,
 };
 
 struct py_state *py_state_of(PyObject *self)

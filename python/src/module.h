@@ -22,6 +22,9 @@ enum py_slot {
     PY_FRAME_INFO_TYPE,
     PY_POOL_STATS_TYPE,
     PY_READER_STATS_TYPE,
+    PY_VALUE_TYPE,
+    PY_EVENT_TYPE,
+    PY_NODE_TYPE,
     PY_NUMPY_ASARRAY, /* numpy.asarray; NULL: NumPy was not needed yet */
     PY_DEFAULT_BUS,   /* NULL: none is open */
     PY_SLOT_COUNT,
