@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 tb_status tb_metadata_create(tb_metadata **out)
 {
@@ -40,44 +41,9 @@ static uint32_t hash_of(struct tb__metadata_text key)
     return hash;
 }
 
-/* Length of the UTF-8 character at `at`, 0 when it is none (overlong, surrogate, cut off). */
-static size_t utf8_character(const uint8_t *at, size_t left)
-{
-    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = at[0] < 0x80 ? 1 : at[0] >> 5 == 6 ? 2 : at[0] >> 4 == 14 ? 3 : 4;
-    if (length == 1) {
-        return 1;
-    }
-    if (length > left || (length == 4 && at[0] >> 3 != 30)) {
-        return 0;
-    }
-    uint32_t code = at[0] & (0x7fU >> length);
-    for (size_t i = 1; i < length; i++) {
-        if (at[i] >> 6 != 2) {
-            return 0;
-        }
-        code = code << 6 | (at[i] & 0x3fU);
-    }
-    if (code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-        return 0;
-    }
-    return length;
-}
-
 int tb__metadata_key_valid(struct tb__metadata_text key)
 {
-    if (key.bytes == 0 || key.bytes > TB__METADATA_KEY_MAX ||
-        memchr(key.at, '\0', key.bytes) != NULL) {
-        return 0;
-    }
-    for (size_t at = 0; at < key.bytes;) {
-        size_t length = utf8_character((const uint8_t *)key.at + at, key.bytes - at);
-        if (length == 0) {
-            return 0;
-        }
-        at += length;
-    }
-    return 1;
+    return key.bytes != 0 && key.bytes <= TB__METADATA_KEY_MAX && tb__utf8_text(key.at, key.bytes);
 }
 
 size_t tb__metadata_find(const tb_metadata *metadata, struct tb__metadata_text key)
