@@ -4,6 +4,7 @@
 
 #include <tensorbus/bus.h>
 #include <tensorbus/embed.h>
+#include <tensorbus/extension.h>
 #include <tensorbus/handle.h>
 #include <tensorbus/metadata.h>
 #include <tensorbus/node.h>

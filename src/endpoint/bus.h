@@ -46,7 +46,8 @@ enum tb__layer_slot {
     TB__LAYER_NODE = 1,
     TB__LAYER_FLOW = 2,
     TB__LAYER_TENSOR_POOL = 3,
-    TB__LAYER_COUNT = 4,
+    TB__LAYER_EXTENSION = 4,
+    TB__LAYER_COUNT = 5,
 };
 void tb__bus_set_layer(tb_bus *bus, enum tb__layer_slot slot, const struct tb__bus_layer *layer,
                        void *state);

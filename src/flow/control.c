@@ -3,7 +3,7 @@
  * Nodes report to it when they have opened (NODE_READY) and tell it about the pools that they
  * register and free, so that the runner can say at the end what nobody freed. It tells nodes STOP,
  * and which of their neighbours have ended for good, so that nobody waits for one that never comes.
- * Tools ask it to stop the flow.
+ * Tools ask it to stop the flow. Nodes keep extension values in it (extension_serve.c).
  *
  * The handlers run on the bus's service thread, everything else on the runner's main thread; the
  * tables in between are under `mutex`. It is never held while waiting. */
@@ -22,6 +22,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "endpoint/bus.h"
+#include "flow/extension_serve.h"
 #include "flow/run_directory.h"
 #include "flow/run_environment.h"
 
@@ -42,6 +43,7 @@ struct tb__control {
     struct tb__lifeline *lines[TB__FLOW_NODES_MAX]; /* referenced; NULL: not reachable */
     uint8_t left[TB__FLOW_NODES_MAX]; /* its process has reported and hung up: it is ending */
     uint8_t gone[TB__FLOW_NODES_MAX];
+    struct tb__ext_server extensions;
     struct pool_entry *pools;
     size_t pool_count;
     size_t pool_room;
@@ -106,6 +108,7 @@ static int32_t node_of(const struct tb__control *control, const struct tb__lifel
 static void node_ready(struct tb__control *control, uint32_t node, struct tb__lifeline *line)
 {
     if (control->lines[node] != line) {
+        tb__ext_node_ended(&control->extensions, node);
         drop_line(control, node);
         tb__lifeline_ref(line);
         control->lines[node] = line;
@@ -205,6 +208,22 @@ static tb_status from_tool(struct tb__control *control, struct tb__lifeline *lin
     return TB_OK;
 }
 
+/* Values belong to nodes, and end with them: to those that have reported. */
+static tb_status from_extension(struct tb__control *control, struct tb__lifeline *line,
+                                struct tb__msg *msg)
+{
+    int32_t node = node_of(control, line);
+    if (node >= 0 && control->lines[node] == line) {
+        return tb__ext_serve(&control->extensions, (uint32_t)node, msg);
+    }
+    TB__FAIL(TB_E_DENIED,
+             "process `%s` is no open node of this flow: only those have extension "
+             "values",
+             tb__lifeline_peer_name(line));
+    tb__lifeline_reply_error(line, msg->request);
+    return TB_OK;
+}
+
 static void on_message(void *context, struct tb__lifeline *line, struct tb__msg *msg)
 {
     struct tb__control *control = context;
@@ -219,6 +238,13 @@ static void on_message(void *context, struct tb__lifeline *line, struct tb__msg 
     case TB__MSG_FLOW_STOP:
     case TB__MSG_FLOW_KILL:
         status = from_tool(control, line, msg);
+        break;
+    case TB__MSG_EXT_STORE:
+    case TB__MSG_EXT_LOAD:
+    case TB__MSG_EXT_DROP:
+    case TB__MSG_EXT_REQUEST:
+    case TB__MSG_EXT_TAKEN:
+        status = from_extension(control, line, msg);
         break;
     default:
         status = TB__FAIL(TB_E_PROTOCOL, "messages of type %u are not for a runner", msg->type);
@@ -238,6 +264,7 @@ static void on_hangup(void *state, struct tb__lifeline *line)
         if (control->lines[i] == line) {
             drop_line(control, i);
             control->left[i] = 1;
+            tb__ext_node_ended(&control->extensions, i);
         }
     }
     pthread_mutex_unlock(&control->mutex);
@@ -248,6 +275,7 @@ static void on_hangup(void *state, struct tb__lifeline *line)
 static void control_free(struct tb__control *control)
 {
     tb__fd_close(&control->event_fd);
+    tb__ext_server_fini(&control->extensions);
     pthread_mutex_destroy(&control->mutex);
     free(control->pools);
     free(control);
@@ -268,11 +296,16 @@ tb_status tb__control_open(const struct tb__control_options *options, struct tb_
         control_free(control);
         return status;
     }
+    tb_status status = tb__ext_server_init(&control->extensions, options->flow, control->lines);
+    if (status != TB_OK) {
+        control_free(control);
+        return status;
+    }
     const tb_bus_options bus_options = {.size = sizeof bus_options,
                                         .name = TB__RUNNER_ENDPOINT,
                                         .directory = options->runtime_directory,
                                         .flow = options->flow_id};
-    tb_status status = tb_bus_open(&bus_options, &control->bus);
+    status = tb_bus_open(&bus_options, &control->bus);
     if (status != TB_OK) {
         control_free(control);
         return status;
@@ -318,6 +351,14 @@ void tb__control_started(struct tb__control *control, uint32_t node)
     pthread_mutex_lock(&control->mutex);
     drop_line(control, node); /* of the former process, whose hang-up may still come */
     control->left[node] = 0;
+    tb__ext_node_ended(&control->extensions, node);
+    pthread_mutex_unlock(&control->mutex);
+}
+
+void tb__control_ended(struct tb__control *control, uint32_t node)
+{
+    pthread_mutex_lock(&control->mutex);
+    tb__ext_node_ended(&control->extensions, node);
     pthread_mutex_unlock(&control->mutex);
 }
 

@@ -38,6 +38,10 @@ void tb__control_take(struct tb__control *control, struct tb__control_news *out)
 /* A new process of a node is about to be started. */
 void tb__control_started(struct tb__control *control, uint32_t node);
 
+/* A node's process has ended, though somebody that it started may keep its line open: its extension
+ * values go. */
+void tb__control_ended(struct tb__control *control, uint32_t node);
+
 /* Send STOP to a node. A node that has closed since it reported needs none: it is ending, perhaps
  * because its neighbours were told before it. 0: it has not reported, or does not read. */
 int tb__control_stop(struct tb__control *control, uint32_t node);

@@ -269,6 +269,7 @@ static void on_process(struct tb__runner *runner, uint32_t node)
     (void)epoll_ctl(runner->epoll_fd, EPOLL_CTL_DEL, it->process.pid_fd, NULL);
     tb__fd_close(&it->process.pid_fd);
     runner->state_changed = 1;
+    tb__control_ended(runner->control, node);
     tb__supervise_exited(&runner->run, node, status, tb__now_ns());
 }
 

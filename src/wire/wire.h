@@ -42,7 +42,15 @@ enum tb__wire_type {
     TB__MSG_POOL_ADDED = 50,   /* node to runner: tb__name_wire, a pool was registered */
     TB__MSG_POOL_REMOVED = 51, /* node to runner: tb__name_wire, it was freed */
     TB__MSG_NODE_READY = 52,   /* node to runner: empty */
-    TB__MSG_RUNNER_FIRST = 53, /* 53 to 63: tools to runner, see flow */
+    TB__MSG_RUNNER_FIRST = 53, /* 53 and 54: tools to runner, see flow */
+
+    TB__MSG_EXT_STORE = 55, /* 55 to 61: extension channel, see wire/extension.h */
+    TB__MSG_EXT_LOAD = 56,  /* node to runner, as the two around it */
+    TB__MSG_EXT_DROP = 57,
+    TB__MSG_EXT_REQUEST = 58, /* node to the runner's half of an extension */
+    TB__MSG_EXT_VALUE = 59,   /* reply to LOAD */
+    TB__MSG_EXT_DROPPED = 60, /* runner to node: keys that were dropped */
+    TB__MSG_EXT_TAKEN = 61,   /* node to runner, empty: DROPPED was taken, send the next */
     TB__MSG_LAST = 63,
 };
 

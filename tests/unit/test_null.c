@@ -92,12 +92,33 @@ static void metadata(void **state)
     tb_metadata_destroy(NULL);
 }
 
+static void extensions(void **state)
+{
+    (void)state;
+    tb_extension_value *value;
+    tb_extension_keys *keys;
+    size_t size = 1;
+    REFUSED(tb_extension_store(NULL, "space", "key", "v", 1), "node");
+    REFUSED(tb_extension_load(NULL, "space", "key", 0, &value), "node");
+    REFUSED(tb_extension_drop(NULL, "space", "key"), "node");
+    REFUSED(tb_extension_drain(NULL, "space", 0, &keys), "node");
+    REFUSED(tb_extension_request(NULL, "space", "v", 1, &value), "node");
+    assert_null(tb_extension_value_bytes(NULL, &size));
+    assert_int_equal(size, 0);
+    assert_int_equal(tb_extension_keys_count(NULL), 0);
+    assert_string_equal(tb_extension_keys_at(NULL, 0), "");
+    assert_int_equal(tb_extension_keys_lost(NULL), 0);
+    tb_extension_value_release(NULL);
+    tb_extension_keys_destroy(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(readers_and_frames),
         cmocka_unit_test(pools_and_loans),
         cmocka_unit_test(metadata),
+        cmocka_unit_test(extensions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
