@@ -29,6 +29,16 @@ struct fixture {
     struct tb__control *control;
 };
 
+static tb_bus *runner_bus; /* the control's own, which it shows to nobody */
+
+static tb_status note_bus(tb_bus *bus)
+{
+    if (strcmp(tb_bus_name(bus), TB__RUNNER_ENDPOINT) == 0) {
+        runner_bus = bus;
+    }
+    return TB_OK;
+}
+
 static void open_control(struct fixture *it)
 {
     struct tb__flow_problems problems = {0};
@@ -192,6 +202,22 @@ static void stop_reaches_a_node_that_has_reported(void)
     CHECK_EQ(tb__control_stop(it.control, SINK), 1); /* it is ending, and needs no STOP */
     tb__control_started(it.control, SINK);
     CHECK_EQ(tb__control_stop(it.control, SINK), 0); /* its next process has not reported */
+    close_control(&it);
+}
+
+/* It has closed in good order, and the service thread has not noticed yet: it is ending as well. */
+static void a_node_that_hangs_up_just_now_needs_no_stop(void)
+{
+    struct fixture it;
+    struct child sink;
+    fork_node(&sink, "sink");
+    tb__bus_on_open(note_bus);
+    open_control(&it);
+    begin_node(&it, &sink, SINK);
+    tb__bus_lock(runner_bus); /* without it the service thread takes no line out */
+    quit(&sink);
+    CHECK_EQ(tb__control_stop(it.control, SINK), 1);
+    tb__bus_unlock(runner_bus);
     close_control(&it);
 }
 
@@ -381,6 +407,7 @@ static void peers_that_break_the_rules(void)
 
 static const struct test tests[] = {
     TEST(stop_reaches_a_node_that_has_reported, 20),
+    TEST(a_node_that_hangs_up_just_now_needs_no_stop, 20),
     TEST(a_killed_node_is_forgotten, 20),
     TEST(neighbours_hear_who_has_ended, 20),
     TEST(pools_that_nobody_freed_are_counted, 20),
