@@ -55,6 +55,19 @@ tb_status tb__error_set(tb_status status, int errno_value, const char *where, co
     return status;
 }
 
+tb_status tb__error_set_cuda(tb_status status, int cuda_code, const char *where, const char *format,
+                             ...)
+{
+    char text[sizeof last_error.text] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    tb__error_set(status, 0, where, "%s", text);
+    last_error.cuda_code = cuda_code;
+    return status;
+}
+
 tb_status tb__error_copy(tb_status status, const char *where, const char *text)
 {
     return tb__error_set(status, 0, where, "%s", text);

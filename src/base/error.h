@@ -11,6 +11,10 @@
 tb_status tb__error_set(tb_status status, int errno_value, const char *where, const char *format,
                         ...) __attribute__((format(printf, 4, 5)));
 
+/* The same for a failed call of the CUDA driver: cuda_code is its result. */
+tb_status tb__error_set_cuda(tb_status status, int cuda_code, const char *where, const char *format,
+                             ...) __attribute__((format(printf, 4, 5)));
+
 /* Record an error that came from elsewhere (a reply from another process). */
 tb_status tb__error_copy(tb_status status, const char *where, const char *text);
 

@@ -34,8 +34,8 @@ needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p')
 for name in $needed; do
     case $name in
     # glibc; before 2.34 it was in several files. Sanitizers bring their own.
-    libc.so.* | ld-linux*.so.* | libpthread.so.* | librt.so.*) ;;
-    libasan.so.* | libubsan.so.* | libtsan.so.* | libm.so.* | libgcc_s.so.* | libdl.so.*)
+    libc.so.* | ld-linux*.so.* | libpthread.so.* | librt.so.* | libdl.so.*) ;;
+    libasan.so.* | libubsan.so.* | libtsan.so.* | libm.so.* | libgcc_s.so.*)
         nm -D "$library" | grep -qE '__(asan|tsan|ubsan)_' || fail "needs $name" ;;
     *) fail "needs $name" ;;
     esac

@@ -1,0 +1,88 @@
+/* A runner for tests of GPUs. Each test is a process of its own, because the driver can be opened
+ * once per process and each test plays on a machine of its own (FAKE_CUDA). After the function the
+ * fake driver must have nothing left but a primary context per device, and the process no more
+ * descriptors than before.
+ *
+ * With a real driver in place of the fake one (run the program without LD_LIBRARY_PATH) tests for
+ * ANY machine run on what is there, the others are skipped. TB_TEST=name runs one. */
+#ifndef TB_TESTS_CUDA_KIT_H
+#define TB_TESTS_CUDA_KIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tensorbus/status.h>
+
+#include "tests/cuda/fake/control.h"
+
+struct kit_test {
+    const char *name;
+    void (*run)(void);
+    const char *machine; /* FAKE_CUDA */
+    int any;             /* a real machine will do as well */
+};
+
+#define FAKE(function, machine)                                                                    \
+    {                                                                                              \
+#function, function, machine, 0                                                            \
+    }
+#define ANY(function, machine)                                                                     \
+    {                                                                                              \
+#function, function, machine, 1                                                            \
+    }
+#define KIT_COUNT(tests) (sizeof(tests) / sizeof((tests)[0]))
+
+int kit_main(int argc, char **argv, const struct kit_test *tests, size_t count);
+
+/* The fake's control; NULL with a real driver. */
+const struct fake_control *kit_fake(void);
+
+/* End the test here: `skipped`. Only for what the machine lacks. */
+_Noreturn void kit_skip(const char *why);
+
+_Noreturn void kit_fail(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Run `body` in a forked process; its exit status (256 + signal when it was killed). */
+int kit_child(void (*body)(void *), void *argument);
+
+/* Nothing of ours is left in the fake, for a look in the middle of a test. */
+void kit_check_clean(const char *file, int line);
+
+#define FAIL(...) kit_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define CLEAN() kit_check_clean(__FILE__, __LINE__)
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            FAIL("%s", #condition);                                                                \
+        }                                                                                          \
+    } while (0)
+#define CHECK_EQ(a, b)                                                                             \
+    do {                                                                                           \
+        long long kit_a = (long long)(a), kit_b = (long long)(b);                                  \
+        if (kit_a != kit_b) {                                                                      \
+            FAIL("%s is %lld, expected %s, %lld", #a, kit_a, #b, kit_b);                           \
+        }                                                                                          \
+    } while (0)
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        tb_status kit_status = (call);                                                             \
+        if (kit_status != TB_OK) {                                                                 \
+            FAIL("%s: %s: %s", #call, tb_status_name(kit_status), tb_last_error_text());           \
+        }                                                                                          \
+    } while (0)
+/* The call fails with a status, and the error's text has `text`. */
+#define FAILS(call, expected, text)                                                                \
+    do {                                                                                           \
+        tb_status kit_status = (call);                                                             \
+        if (kit_status != (expected)) {                                                            \
+            FAIL("%s is %s, expected %s: %s", #call, tb_status_name(kit_status), #expected,        \
+                 tb_last_error_text());                                                            \
+        }                                                                                          \
+        if (strstr(tb_last_error_text(), (text)) == NULL) {                                        \
+            FAIL("%s: `%s` is not in `%s`", #call, (text), tb_last_error_text());                  \
+        }                                                                                          \
+    } while (0)
+
+#endif
