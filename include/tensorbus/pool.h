@@ -111,6 +111,12 @@ TB_API TB_MUST_USE tb_status tb_loan_publish(tb_loan *loan, tb_handle *out);
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API void tb_loan_cancel(tb_loan *loan);
 
+/** Whether tb_pool_write() would take a tensor: what it checks before it borrows a slot.
+ *  Returns: TB_OK, TB_E_MISMATCH, TB_E_INVALID, TB_E_LIMIT and TB_E_UNSUPPORTED as tb_pool_write(),
+ *           TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/write.c */
+TB_API TB_MUST_USE tb_status tb_pool_check(tb_pool *pool, const tb_tensor *tensor);
+
 /** Copy a tensor into a free slot and publish it; strided sources are packed on the way.
  *  Shape:   tensor must have the registered dtype and shape, or fit the capacity when shapes vary.
  *  Units:   timeout in ns, as tb_pool_loan().

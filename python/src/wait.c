@@ -8,11 +8,18 @@
 #include "errors.h"
 #include "log.h"
 
+/* Without the GIL. */
+static int is_closed(const struct py_wait *wait)
+{
+    return (wait->bus != NULL && py_bus_is_closing(wait->bus)) ||
+           (wait->closed != NULL && __atomic_load_n(wait->closed, __ATOMIC_RELAXED));
+}
+
 /* Runs without the GIL, on the waiting thread. */
 static int shall_end(void *context)
 {
     struct py_wait *wait = context;
-    if (wait->bus != NULL && py_bus_is_closing(wait->bus)) {
+    if (is_closed(wait)) {
         return 1;
     }
     PyEval_RestoreThread(wait->thread);
@@ -27,7 +34,12 @@ static int shall_end(void *context)
 
 void py_wait_begin(struct py_wait *wait, struct py_bus *bus)
 {
-    *wait = (struct py_wait){.bus = bus};
+    py_wait_begin_on(wait, bus, NULL);
+}
+
+void py_wait_begin_on(struct py_wait *wait, struct py_bus *bus, const int *closed)
+{
+    *wait = (struct py_wait){.bus = bus, .closed = closed};
     if (bus != NULL) {
         py_bus_enter(bus);
     }
@@ -39,17 +51,16 @@ int py_wait_end(struct py_wait *wait)
 {
     tb_set_interrupt(NULL, NULL);
     PyEval_RestoreThread(wait->thread);
-    int closing = 0;
+    int closing = is_closed(wait);
+    struct py_state *state = wait->bus != NULL ? wait->bus->state : NULL;
     if (wait->bus != NULL) {
-        closing = py_bus_is_closing(wait->bus);
         py_bus_leave(wait->bus);
     }
     if (wait->raised) {
         return -1;
     }
     if (closing) {
-        py_fail(py_state_of((PyObject *)wait->bus), TB_CLOSED,
-                "the bus was closed while a call waited");
+        py_fail(state, TB_CLOSED, "it was closed while a call waited on it");
         return -1;
     }
     /* A signal that came when nothing slept any more. */

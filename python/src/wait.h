@@ -15,6 +15,7 @@
 
 struct py_wait {
     struct py_bus *bus;
+    const int *closed;     /* non-zero: the object that the call is for was closed; or NULL */
     PyThreadState *thread; /* while the GIL is released */
     int raised;
 };
@@ -22,6 +23,9 @@ struct py_wait {
 /* Between the two no Python object may be touched. The bus counts the call: it is not closed
  * meanwhile. `bus` may be NULL for a call that needs none. */
 void py_wait_begin(struct py_wait *wait, struct py_bus *bus);
+
+/* The same for a call on an object: setting *closed ends it with ClosedError. */
+void py_wait_begin_on(struct py_wait *wait, struct py_bus *bus, const int *closed);
 
 /* Returns -1 with an exception set when the wait was interrupted. tb_last_error() is untouched. */
 int py_wait_end(struct py_wait *wait);

@@ -20,8 +20,9 @@ import os as _os
 from . import _core
 from ._core import *  # noqa: F401,F403
 from ._core import __version__
+from ._spec import Spec
 
-__all__ = [name for name in dir(_core) if not name.startswith("_")] + ["__version__"]
+__all__ = [name for name in dir(_core) if not name.startswith("_")] + ["Spec", "__version__"]
 
 
 def _at_exit() -> None:

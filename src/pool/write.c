@@ -86,6 +86,16 @@ tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor)
     return copy_in(loan, tensor, bytes);
 }
 
+tb_status tb_pool_check(tb_pool *pool, const tb_tensor *tensor)
+{
+    if (pool == NULL || tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", pool == NULL ? "pool" : "tensor");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    size_t bytes;
+    return check_source(pool, tensor, &bytes);
+}
+
 tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_ns, tb_handle *out)
 {
     if (pool == NULL || tensor == NULL) {

@@ -176,10 +176,13 @@ static void a_loan_is_filled_by_copy(void)
     CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
     tensor.shape[0] = 9; /* too large: the loan is as it was */
     tensor.strides = NULL;
+    CHECK_STATUS(tb_pool_check(pool, &tensor), TB_E_MISMATCH);
     CHECK_STATUS(tb_loan_write(loan, &tensor), TB_E_MISMATCH);
     CHECK_EQ(tb_loan_tensor(loan)->shape[0], 8);
     tensor.shape[0] = 3;
     tensor.strides = backwards;
+    CHECK_OK(tb_pool_check(pool, &tensor));
+    CHECK_STATUS(tb_pool_check(NULL, &tensor), TB_E_INVALID);
     CHECK_OK(tb_loan_write(loan, &tensor));
     CHECK_STATUS(tb_loan_write(NULL, &tensor), TB_E_INVALID);
     CHECK_OK(tb_loan_publish(loan, NULL));

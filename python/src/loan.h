@@ -1,0 +1,13 @@
+/* tensorbus.Loan: a slot to write into, published at the end of its `with` block. */
+#ifndef PY_LOAN_H
+#define PY_LOAN_H
+
+#include "pool.h"
+
+int py_loan_add(PyObject *module);
+
+/* Borrow a slot; `shape` for a pool whose shapes vary, NULL or None: the registered one. NULL with
+ * an exception set. */
+PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape);
+
+#endif
