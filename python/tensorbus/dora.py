@@ -1,0 +1,541 @@
+"""Tensorbus inside an unmodified dora: tensors travel as 48-byte handles over dora's outputs.
+
+    import dora, numpy, tensorbus.dora
+
+    bus = tensorbus.dora.attach(dora.Node())
+    pool = bus.register(numpy.empty((1080, 1920, 3), numpy.uint8), name="image")
+    with pool.loan() as image:
+        image[:] = 7
+    bus.send_output("image", pool.last)
+
+and in another node of the dataflow:
+
+    for event in bus:
+        if event["type"] == "INPUT":
+            image = event["value"].numpy()      # in the sender's memory, read-only
+
+dora stays what it is: it starts the nodes, routes the messages, logs, stops. A handle is an ordinary
+message of 48 bytes; the tensor stays where its producer wrote it and is read there, by any number of
+nodes, also under several daemons on one machine. Each pool announces itself in dora's extension
+table (namespace `dora-tensor-pool`, under its id, as JSON in the layout of dora's own tensor pool);
+dropping that key, by any node, frees the pool. docs/dora.md has the whole story.
+
+Threads: as dora's Node, one at a time; frames and pools as in the rest of Tensorbus.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import logging
+import math
+import os
+import re
+import secrets
+import socket
+import time
+from typing import Any, Iterator
+
+import tensorbus
+from tensorbus import _descriptor, _quiet
+
+__all__ = ["Bus", "Pool", "UnreachableError", "attach"]
+
+NAMESPACE = "dora-tensor-pool"
+
+# Metadata of a message whose value is a handle: "<pool id, or -> <place>"; see _Place.
+KEY = "tensorbus"
+
+_AUTOMATIC_SLOTS = 6
+_AUTOMATIC_PATIENCE_S = 5.0  # for a slot, when consumers hold all of them
+
+_log = logging.getLogger("tensorbus.dora")
+
+
+class UnreachableError(tensorbus.NotFoundError):
+    """A frame lies where this process cannot read it: on another machine, or behind another
+    runtime directory."""
+
+
+class _Place:
+    """Where a process lives: boot of a machine, and runtime directory. Two processes can share
+    memory when both are the same."""
+
+    def __init__(self, host: str, boot: str, directory: str) -> None:
+        self.host, self.boot, self.directory = host, boot, directory
+
+    @classmethod
+    def here(cls, directory: str) -> _Place:
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                boot = file.read().strip()[:8]
+        except OSError:
+            boot = "unknown"
+        return cls(socket.gethostname(), boot, directory)
+
+    @classmethod
+    def parse(cls, text: str) -> _Place | None:
+        parts = text.split(" ", 2)
+        return cls(*parts) if len(parts) == 3 else None
+
+    def __str__(self) -> str:
+        return f"{self.host} {self.boot} {self.directory}"
+
+
+def runtime_directory() -> str:
+    """Where the sockets of Tensorbus are: $TENSORBUS_DIR, else $XDG_RUNTIME_DIR/tensorbus, else
+    /tmp/tensorbus-<uid>."""
+    if directory := os.environ.get("TENSORBUS_DIR"):
+        return directory
+    if directory := os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(directory, "tensorbus")
+    return f"/tmp/tensorbus-{os.getuid()}"
+
+
+def attach(
+    node: Any,
+    *,
+    name: str | None = None,
+    directory: str | None = None,
+    namespace: str = NAMESPACE,
+    linger: float = 2.0,
+) -> Bus:
+    """Open a bus beside a live `dora.Node`; processes of one dataflow meet on it.
+
+    Args:
+        node: the node, stock dora >= 1.0. It stays usable, but events must come from the bus.
+        name: id of the node; needed only for nodes that were started by hand (`path: dynamic`).
+        directory: runtime directory; default as everywhere ($TENSORBUS_DIR and so on).
+        namespace: of the extension table.
+        linger: seconds that closing may wait for consumers that have not opened this node's pools.
+
+    Raises:
+        TypeError: node is no dora node, or too old to have the extension channel.
+        ValueError: the node's id cannot be found out: pass `name`.
+        tensorbus.Error: the bus cannot be opened (runtime directory, name in use).
+    """
+    for method in ("extension_store", "drain_dropped_extension_keys", "dataflow_id", "send_output"):
+        if not callable(getattr(node, method, None)):
+            raise TypeError(
+                f"tensorbus.dora.attach needs a dora.Node of dora 1.0 or later; this "
+                f"{type(node).__name__} has no {method}()"
+            )
+    return Bus(node, name or _node_id(node), directory, namespace, linger)
+
+
+def _node_id(node: Any) -> str:
+    """The id that the daemon gave this node; Node itself does not tell."""
+    config = os.environ.get("DORA_NODE_CONFIG", "")
+    if match := re.search(r"^node_id: *[\"']?([A-Za-z0-9_.-]+)", config, re.MULTILINE):
+        return match[1]
+    mine = node.node_config()
+    alike = [
+        entry["id"]
+        for entry in node.dataflow_descriptor().get("nodes", ())
+        if entry.get("path") == "dynamic"
+        and sorted(entry.get("outputs") or ()) == sorted(mine.get("outputs") or ())
+        and dict(entry.get("inputs") or {}) == dict(mine.get("inputs") or {})
+    ]
+    if len(alike) == 1:
+        return alike[0]
+    raise ValueError(
+        "cannot tell which node of the dataflow this process is; pass its id: "
+        'tensorbus.dora.attach(node, name="...")'
+    )
+
+
+class Pool:
+    """A pool of this node that other nodes know by its `id`; all else as `tensorbus.Pool`."""
+
+    def __init__(self, bus: Bus, inner: Any, pool_id: str) -> None:
+        self._bus = bus
+        self._inner = inner
+        self.id = pool_id
+        #: Bytes of a frame of the registered shape.
+        self.nbytes = math.prod(inner.shape) * _itemsize(inner.dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def loan(self, *args: Any, **kwargs: Any) -> Any:
+        """As `tensorbus.Pool.loan`, after looking for dropped keys."""
+        self._bus.turn()
+        return self._inner.loan(*args, **kwargs)
+
+    def write(self, *args: Any, **kwargs: Any) -> Any:
+        """As `tensorbus.Pool.write`, after looking for dropped keys."""
+        self._bus.turn()
+        return self._inner.write(*args, **kwargs)
+
+    def free(self) -> None:
+        """Free the pool and drop its key, so that every node that knows it is told."""
+        self._bus.free(self.id)
+
+    def __repr__(self) -> str:
+        return f"<tensorbus.dora.Pool {self.id}>"
+
+
+class Bus:
+    """What `attach` returns: the node's events and outputs, with tensors by handle.
+
+    Whatever it does not have itself (`log_info`, `dataflow_id`, ...) is the node's.
+    """
+
+    def __init__(
+        self, node: Any, name: str, directory: str | None, namespace: str, linger: float
+    ) -> None:
+        self.node = node
+        self.name = name
+        self.flow = node.dataflow_id()
+        self.namespace = namespace
+        #: Per input: messages whose frame was overwritten or gone before this node came to them.
+        self.dropped: dict[str, int] = {}
+        self._bus = tensorbus.open_bus(name, flow=self.flow, directory=directory)
+        self._directory = directory or runtime_directory()
+        self._place = str(_Place.here(self._directory))
+        self._counter = secrets.randbits(32)
+        self._pools: dict[str, Pool] = {}
+        self._by_uid: dict[bytes, Pool] = {}
+        self._automatic: dict[tuple[str, str], tuple[Pool, int]] = {}  # by output and dtype
+        self._sent_on: dict[str, set[str]] = {}  # pool id to outputs
+        self._consumers = _consumers(node, name)
+        self._unreported: dict[str, int] = {}
+        self._linger = linger
+        self._stopped = False
+        self._closed = False
+        self._pid = os.getpid()  # a child of a fork leaves all of it alone
+        atexit.register(self.close)
+
+    # ------------------------------------------------------------------ pools
+
+    def register(self, tensor: Any, name: str | None = None, **options: Any) -> Pool:
+        """Register a pool shaped like `tensor` and announce it to the dataflow.
+
+        Args:
+            tensor: a tensor, or anything else that `tensorbus.Pool.register` takes; only dtype and
+                shape count.
+            name: unique in this node; others may read it as `<node>/<name>`.
+            options: as `tensorbus.Pool.register` (slots=4, ...). With `drop_oldest` queues, dora's
+                default, more slots than the longest queue keeps queued frames from being
+                overwritten.
+
+        Raises:
+            tensorbus.Error: as `tensorbus.Pool.register`.
+        """
+        self.turn()
+        self._counter = (self._counter + 1) % 2**63
+        inner_name = name or f"pool_{self._counter}"
+        inner = tensorbus.Pool.register(tensor, name=inner_name, bus=self._bus, **options)
+        pool = Pool(self, inner, f"pool_{self.name}_{self._counter}")
+        self._pools[pool.id] = pool
+        try:
+            self.node.extension_store(self.namespace, pool.id, self._descriptor(pool, inner_name))
+        except RuntimeError as error:  # the table is full: handles work without it
+            _log.warning("pool `%s` could not be announced: %s", pool.id, _first_line(error))
+        return pool
+
+    def _descriptor(self, pool: Pool, name: str) -> bytes:
+        ours = {
+            "version": 1,
+            "path": f"{self.name}/{name}",
+            "place": self._place,
+            "slots": pool.slots,
+        }
+        return _descriptor.encode(
+            pool.id, dtype=pool.dtype, shape=pool.shape, size=pool.nbytes, ours=ours
+        )
+
+    def lookup(self, pool_id: str) -> dict[str, Any] | None:
+        """What a pool announced: dtype, shape, size and, under "tensorbus", path and slots.
+
+        Returns:
+            None when no such pool is known to this node's daemon. Each daemon has a table of its
+            own: pools under another daemon are read by handle, or by `<node>/<name>`.
+        """
+        value = self.node.extension_load(self.namespace, pool_id)
+        return None if value is None else _descriptor.decode(value)
+
+    def reader(self, pool: str, **options: Any) -> Any:
+        """A `tensorbus.Reader` on a pool of this dataflow, by its id or by `<node>/<name>`.
+
+        Raises:
+            tensorbus.NotFoundError: there is no such pool.
+        """
+        path = pool
+        if "/" not in pool:
+            found = self.lookup(pool)
+            if found is None or "path" not in found["tensorbus"]:
+                raise tensorbus.NotFoundError(
+                    f"no pool `{pool}` of Tensorbus is known to this node's daemon: it was freed, "
+                    f"its node has ended, or it runs under another daemon (read it by a handle "
+                    f"that it sends, or as `<node>/<name>`)"
+                )
+            path = found["tensorbus"]["path"]
+        return tensorbus.Reader(path, bus=self._bus, **options)
+
+    def free(self, pool_id: str) -> None:
+        """Free a pool, one's own or another node's: its key is dropped, and the node that owns it
+        frees it at its next turn. Frames that are held stay valid."""
+        self.node.extension_drop(self.namespace, pool_id)
+        if pool_id in self._pools:
+            self._end(pool_id)
+
+    def turn(self) -> None:
+        """Free what other nodes have dropped. Every call that takes or sends does it."""
+        for key in self.node.drain_dropped_extension_keys(self.namespace):
+            if key in self._pools:
+                self._end(key)
+
+    def _end(self, pool_id: str) -> None:
+        pool = self._pools.pop(pool_id)
+        self._automatic = {key: at for key, at in self._automatic.items() if at[0] is not pool}
+        self._by_uid = {uid: at for uid, at in self._by_uid.items() if at is not pool}
+        _quiet.free(pool._inner)
+
+    # ------------------------------------------------------------------ sending
+
+    def send_output(self, output_id: str, data: Any, metadata: dict | None = None) -> None:
+        """Send a frame by handle, or anything that the node itself can send.
+
+        Args:
+            output_id: an output of this node.
+            data: `pool.last`, a `Handle` or a `Frame`: 48 bytes travel. A NumPy array or a tensor:
+                copied once into a pool that the bus keeps for the output, then as a handle. bytes
+                and pyarrow arrays: as `node.send_output` sends them.
+            metadata: as for `node.send_output`.
+        """
+        self.turn()
+        if isinstance(data, tensorbus.Frame):
+            data = data.handle
+        elif not isinstance(data, (bytes, tensorbus.Handle)) and _is_tensor(data):
+            data = self._write(output_id, data)
+        if isinstance(data, tensorbus.Handle):
+            data, metadata = self._wrap(output_id, data, metadata)
+        self.node.send_output(output_id, data, metadata or {})
+
+    def _wrap(
+        self, output_id: str, handle: Any, metadata: dict | None
+    ) -> tuple[bytes, dict[str, Any]]:
+        raw = bytes(handle)
+        pool = self._pool_of(raw[:16])
+        if pool is not None:
+            self._sent_on.setdefault(pool.id, set()).add(output_id)
+        pool_id = pool.id if pool is not None else "-"
+        return raw, {**(metadata or {}), KEY: f"{pool_id} {self._place}"}
+
+    def _pool_of(self, uid: bytes) -> Pool | None:
+        """The pool of this node that a handle belongs to."""
+        if uid not in self._by_uid:
+            for pool in self._pools.values():
+                if pool.last is not None:
+                    self._by_uid[bytes(pool.last)[:16]] = pool
+        return self._by_uid.get(uid)
+
+    def _write(self, output_id: str, tensor: Any) -> Any:
+        """Copy a tensor into a pool that belongs to the output; returns the frame's handle.
+
+        There is one for each dtype; a larger tensor gets a new one, at least twice as large, and
+        the old one stays for what is still on its way.
+        """
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        size = math.prod(tensor.shape) * _itemsize(dtype)
+        pool, capacity = self._automatic.get((output_id, dtype), (None, 0))
+        if pool is None or size > capacity:
+            capacity = max(size, 2 * capacity, 4096)
+            like = tensorbus.Spec(tuple(tensor.shape), dtype)
+            pool = self.register(like, slots=_AUTOMATIC_SLOTS, capacity_bytes=capacity)
+            self._automatic[output_id, dtype] = pool, capacity
+        return pool.write(tensor, timeout=_AUTOMATIC_PATIENCE_S)
+
+    # ------------------------------------------------------------------ events
+
+    def next(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """The node's next event; a message with a handle has its `Frame` as `event["value"]`.
+
+        Such an event has two keys more: `pool`, the id of the frame's pool, and `dropped`, how many
+        messages of the input were lost before it because their frame was overwritten or gone before
+        this node came to them.
+
+        Raises:
+            UnreachableError: the frame lies where this process cannot read it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.turn()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            event = self.node.next(left) if left is not None else self.node.next()
+            if event is None or self._translate(event):
+                return event
+
+    def try_recv(self) -> dict[str, Any] | None:
+        """The next event if there is one, else None."""
+        self.turn()
+        while (event := self.node.try_recv()) is not None:
+            if self._translate(event):
+                return event
+        return None
+
+    def drain(self) -> list[dict[str, Any]]:
+        """All events that are there."""
+        self.turn()
+        return [event for event in self.node.drain() if self._translate(event)]
+
+    async def recv_async(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """`next()` for asyncio."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.turn()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            event = await self.node.recv_async(left)
+            if event is None or self._translate(event):
+                return event
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        event = self.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def _translate(self, event: dict[str, Any]) -> bool:
+        """Put the frame into an event that has a handle. False: the frame is lost."""
+        if event["type"] == "STOP":
+            self._stopped = True
+        if event["type"] != "INPUT" or KEY not in event["metadata"]:
+            return True
+        input_id = event["id"]
+        pool_id, _, place = str(event["metadata"].pop(KEY)).partition(" ")
+        frame = self._open(event["value"], _Place.parse(place), pool_id, input_id)
+        if frame is None:
+            self.dropped[input_id] = self.dropped.get(input_id, 0) + 1
+            self._unreported[input_id] = self._unreported.get(input_id, 0) + 1
+            return False
+        event["value"] = frame
+        event["pool"] = None if pool_id == "-" else pool_id
+        event["dropped"] = self._unreported.pop(input_id, 0)
+        return True
+
+    def _open(
+        self, value: Any, place: _Place | None, pool_id: str | None, input_id: str
+    ) -> Any | None:
+        handle = tensorbus.Handle(value.to_numpy().tobytes())
+        try:
+            return tensorbus.open_frame(handle, bus=self._bus)
+        except (tensorbus.StaleError, tensorbus.FreedError):
+            return None
+        except tensorbus.NotFoundError as error:
+            self._check_reachable(place, pool_id, input_id, error)
+            _log.warning(
+                "input `%s`: a frame of pool `%s` is lost: its node has ended", input_id, pool_id
+            )
+            return None
+
+    def _check_reachable(
+        self, there: _Place | None, pool_id: str | None, input_id: str, error: Exception
+    ) -> None:
+        """Raise when a frame could not be opened because of where it lies."""
+        here = _Place.parse(self._place)
+        if there is None or here is None:
+            return
+        what = f"input `{input_id}`: pool `{pool_id}` is"
+        if there.boot != here.boot:
+            raise UnreachableError(
+                f"{what} on machine {there.host}, this node runs on {here.host}: memory is shared "
+                f"within one machine; send the array itself to nodes elsewhere"
+            ) from error
+        if there.directory != here.directory:
+            raise UnreachableError(
+                f"{what} reached through {there.directory}, this node looks in {here.directory}: "
+                f"start both with the same TENSORBUS_DIR"
+            ) from error
+        if there.host != here.host:
+            raise UnreachableError(
+                f"{what} in {there.host}, this node runs in {here.host} on the same machine: give "
+                f"both containers one {here.directory} (a shared volume)"
+            ) from error
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Leave the dataflow's bus; idempotent, and called at the process's end.
+
+        Waits up to `linger` seconds until every consumer of a handle has opened its pool, so that
+        handles in their queues stay readable; frames that consumers hold stay valid in any case.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        deadline = time.monotonic() + (0 if self._stopped else self._linger)
+        while time.monotonic() < deadline and not all(map(self._is_open, self._pools.values())):
+            time.sleep(0.002)
+        for pool_id in self._pools:
+            try:
+                self.node.extension_drop(self.namespace, pool_id)
+            except RuntimeError:
+                break  # the daemon is gone, and its table with it
+        self._bus.close()
+        _remove_if_empty(os.path.join(self._directory, self.flow))
+
+    def _is_open(self, pool: Pool) -> bool:
+        outputs = self._sent_on.get(pool.id, set())
+        wanted = set().union(*(self._consumers.get(output, set()) for output in outputs))
+        return pool.stats().readers >= len(wanted)
+
+    def __enter__(self) -> Bus:
+        return self
+
+    def __exit__(self, *ignored: Any) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.node, name)
+
+    def __repr__(self) -> str:
+        return f"<tensorbus.dora.Bus {self.name} of dataflow {self.flow}>"
+
+
+def _consumers(node: Any, name: str) -> dict[str, set[str]]:
+    """Which other nodes take each output of this one."""
+    out: dict[str, set[str]] = {}
+    for entry in node.dataflow_descriptor().get("nodes", ()):
+        for source in (entry.get("inputs") or {}).values():
+            text = source.get("source", "") if isinstance(source, dict) else source
+            sender, _, output = str(text).partition("/")
+            if sender == name and entry["id"] != name:
+                out.setdefault(output, set()).add(entry["id"])
+    return out
+
+
+def _remove_if_empty(directory: str) -> None:
+    """Remove the dataflow's directory with its last process: there is no runner that would."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever adds to it holds this lock
+        os.rmdir(directory)
+    except OSError:
+        pass  # others are in it
+    finally:
+        os.close(fd)
+
+
+def _is_tensor(data: Any) -> bool:
+    module = type(data).__module__.partition(".")[0]
+    return module != "pyarrow" and (hasattr(data, "__dlpack__") or module == "numpy")
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of an element: `float32` has 4, `float8_e4m3fn` 1, `bool` 1."""
+    digits = re.match(r"[a-z]+(\d+)", dtype)
+    return int(digits[1]) // 8 if digits else 1
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
