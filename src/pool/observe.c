@@ -7,40 +7,98 @@
 #include "base/clock.h"
 #include "pool/state.h"
 
+/* Names of all pools of a process: some 250,000 of the longest. */
+#define NAMES_MOST (16 << 20)
+
 struct tb__observer {
     struct tb__lifeline *line;
     struct tb__segment segment;
     char name[TB__NAME_SIZE];
 };
 
+static tb_status fail_silent(const char *owner)
+{
+    return TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", owner);
+}
+
+/* ---- the pools of a process ---- */
+
+struct names {
+    char *text; /* heap */
+    size_t bytes;
+    size_t count;
+};
+
+/* Take a reply's names; *before is the number to ask on with, 0 at the end. */
+static tb_status add_names(struct names *names, const struct tb__reply *reply, uint64_t *before)
+{
+    struct tb__pool_list_wire wire = {0};
+    size_t bytes = reply->body_bytes - sizeof wire;
+    if (reply->type != TB__MSG_POOL_NAMES || reply->body_bytes < sizeof wire) {
+        return TB__FAIL(TB_E_PROTOCOL, "a list of pools as type %u with %u bytes", reply->type,
+                        reply->body_bytes);
+    }
+    memcpy(&wire, reply->body, sizeof wire);
+    const char *text = (const char *)reply->body + sizeof wire;
+    if (bytes > 0 && text[bytes - 1] != '\0') {
+        return TB__FAIL(TB_E_PROTOCOL, "a list of pools that is cut off");
+    }
+    if (wire.before != 0 && (bytes == 0 || (*before != 0 && wire.before >= *before))) {
+        return TB__FAIL(TB_E_PROTOCOL, "a list of pools that does not go on");
+    }
+    if (bytes > NAMES_MOST - names->bytes) {
+        return TB__FAIL(TB_E_LIMIT, "a list of pools of more than %d bytes", NAMES_MOST);
+    }
+    char *grown = realloc(names->text, names->bytes + bytes + 1);
+    if (grown == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a list of pools");
+    }
+    memcpy(grown + names->bytes, text, bytes);
+    names->text = grown;
+    names->bytes += bytes;
+    for (size_t i = 0; i < bytes; i++) {
+        names->count += text[i] == '\0';
+    }
+    *before = wire.before;
+    return TB_OK;
+}
+
+static tb_status list_all(struct tb__lifeline *line, struct names *names)
+{
+    struct tb__pool_list_wire wire = {0};
+    struct tb__packet question = {
+        .type = TB__MSG_POOL_LIST, .body = &wire, .body_bytes = sizeof wire};
+    do {
+        struct tb__reply reply;
+        tb_status status =
+            tb__lifeline_call(line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+        if (status == TB_OK) {
+            status = add_names(names, &reply, &wire.before);
+        }
+        tb__reply_fini(&reply);
+        TB__TRY(status);
+    } while (wire.before != 0);
+    return TB_OK;
+}
+
 tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *count)
 {
     TB__TRY(tb__bus_check(bus));
     struct tb__lifeline *line;
     TB__TRY(tb__bus_connect(bus, owner, 0, tb__now_ns(), &line));
-    struct tb__packet question = {.type = TB__MSG_POOL_LIST};
-    struct tb__reply reply;
-    tb_status status =
-        tb__lifeline_call(line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
-    if (status == TB_OK) {
-        int terminated = reply.body_bytes == 0 || reply.body[reply.body_bytes - 1] == '\0';
-        if (reply.type != TB__MSG_POOL_NAMES || !terminated) {
-            status = TB__FAIL(TB_E_PROTOCOL, "malformed list of pools from `%s`", owner);
-        } else {
-            *count = 0;
-            for (uint32_t i = 0; i < reply.body_bytes; i++) {
-                *count += reply.body[i] == '\0';
-            }
-            *out = (char *)reply.body;
-            reply.body = NULL;
-        }
-    }
-    tb__reply_fini(&reply);
+    struct names names = {0};
+    tb_status status = list_all(line, &names);
     tb__lifeline_unref(line);
-    return status == TB_AGAIN
-               ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", owner)
-               : status;
+    if (status != TB_OK) {
+        free(names.text);
+        return status == TB_AGAIN ? fail_silent(owner) : status;
+    }
+    *out = names.text;
+    *count = names.count;
+    return TB_OK;
 }
+
+/* ---- one pool ---- */
 
 static tb_status map_observed(tb__observer *observer, const struct tb__reply *reply)
 {
@@ -79,9 +137,7 @@ tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out)
     }
     if (status != TB_OK) {
         tb__observer_close(observer);
-        return status == TB_AGAIN
-                   ? TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not answer: is it stopped?", owner)
-                   : status;
+        return status == TB_AGAIN ? fail_silent(owner) : status;
     }
     *out = observer;
     return TB_OK;

@@ -149,6 +149,7 @@ static tb_status link_pool(struct tb__pool_layer *layer, tb_pool *pool)
                             tb_bus_name(pool->bus), pool->name);
         }
     }
+    pool->number = layer->pools != NULL ? layer->pools->number + 1 : 1;
     pool->next = layer->pools;
     layer->pools = pool;
     return TB_OK;

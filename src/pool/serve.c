@@ -200,23 +200,39 @@ static void serve_free(struct tb__pool_layer *layer, struct tb__lifeline *line,
     tb__bus_unlock(layer->bus);
 }
 
+/* Names of pools older than the number asked for, as many as fit. Pools may come and go between two
+ * requests: none that was there throughout is left out or comes twice. */
 static void serve_list(struct tb__pool_layer *layer, struct tb__lifeline *line,
                        const struct tb__msg *msg)
 {
-    char names[TB__WIRE_MAX_BODY];
-    uint32_t used = 0;
-    tb__bus_lock(layer->bus);
-    for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
-        size_t length = strlen(pool->name) + 1;
-        if (!atomic_load(&pool->freed) && used + length <= sizeof names) {
-            memcpy(names + used, pool->name, length);
-            used += (uint32_t)length;
-        }
+    struct tb__pool_list_wire wire;
+    char body[TB__WIRE_MAX_BODY];
+    uint32_t used = sizeof wire;
+    uint64_t last = 0;
+    if (tb__wire_body(msg, &wire, sizeof wire, 0) != TB_OK) {
+        tb__lifeline_drop(line);
+        return;
     }
+    tb__bus_lock(layer->bus);
+    tb_pool *pool = layer->pools;
+    for (; pool != NULL; pool = pool->next) {
+        if (atomic_load(&pool->freed) || (wire.before != 0 && pool->number >= wire.before)) {
+            continue;
+        }
+        size_t length = strlen(pool->name) + 1;
+        if (used + length > sizeof body) {
+            break;
+        }
+        memcpy(body + used, pool->name, length);
+        used += (uint32_t)length;
+        last = pool->number;
+    }
+    wire.before = pool != NULL ? last : 0;
     tb__bus_unlock(layer->bus);
+    memcpy(body, &wire, sizeof wire);
     tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_POOL_NAMES,
                                                   .request = msg->request,
-                                                  .body = names,
+                                                  .body = body,
                                                   .body_bytes = used});
 }
 

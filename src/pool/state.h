@@ -58,9 +58,10 @@ struct tb_loan {
 #define TB__TURNS 512
 
 struct tb_pool {
-    tb_pool *next; /* of the bus; bus mutex */
+    tb_pool *next; /* of the bus, the next older one; bus mutex */
     tb_bus *bus;
     struct tb__pool_layer *layer;
+    uint64_t number; /* in the order of registration, from 1; set with the bus mutex held */
     char name[TB__NAME_SIZE];
     uint8_t uid[16];
     int segment_fd;
@@ -142,7 +143,7 @@ struct tb__pending_open {
 
 struct tb__pool_layer {
     tb_bus *bus;
-    tb_pool *pools;
+    tb_pool *pools; /* newest first */
     tb_reader *readers;
     struct tb__pending_open *pending;
     uint64_t next_reader_id;

@@ -30,8 +30,8 @@ enum tb__wire_type {
     TB__MSG_READER_CLOSE = 19, /* tb__reader_wire */
     TB__MSG_POOL_FREE = 20,    /* tb__pool_open_wire */
     TB__MSG_READER_FD = 21,    /* tb__reader_wire, one end of a socket pair */
-    TB__MSG_POOL_LIST = 22,    /* empty; reply POOL_NAMES */
-    TB__MSG_POOL_NAMES = 23,   /* reply: names, each terminated */
+    TB__MSG_POOL_LIST = 22,    /* tb__pool_list_wire; reply POOL_NAMES */
+    TB__MSG_POOL_NAMES = 23,   /* reply: tb__pool_list_wire, then names, each terminated */
     TB__MSG_POOL_OBSERVE = 24, /* tb__pool_open_wire; reply POOL with the data segment alone */
 
     TB__MSG_STREAM_FIRST = 32, /* 32 to 47: streams, see node */
@@ -115,6 +115,12 @@ _Static_assert(sizeof(struct tb__pool_wire) == 112, "pool");
 
 struct tb__reader_wire {
     uint64_t reader_id;
+};
+
+/* A process's pools are listed newest first, as many as fit a message. */
+struct tb__pool_list_wire {
+    uint64_t before; /* request: list those older than this number, 0: all; reply: ask on with it,
+                        0: these were the last */
 };
 
 /* A received message after its header has been checked. */

@@ -35,7 +35,9 @@ static tb_status send_idle(struct tb__lifeline *line)
 static tb_status ask(struct tb__lifeline *line, int64_t deadline_ns)
 {
     struct tb__reply reply;
-    struct tb__packet question = {.type = TB__MSG_POOL_LIST};
+    struct tb__pool_list_wire wire = {0};
+    struct tb__packet question = {
+        .type = TB__MSG_POOL_LIST, .body = &wire, .body_bytes = sizeof wire};
     tb_status status = tb__lifeline_call(line, &question, deadline_ns, &reply);
     tb__reply_fini(&reply);
     return status;

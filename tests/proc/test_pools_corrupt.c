@@ -1,12 +1,10 @@
 /* P12, P15: numbers at their ends, and owners that lie. The owner here reaches into its own pool
  * (it maps it writable), or is none of ours and speaks the protocol by hand. */
-#include "proc/hostile.h"
+#include "proc/forger.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "endpoint/lifeline.h"
-#include "endpoint/names.h"
 #include "pool/state.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -357,7 +355,7 @@ static const struct tb__doradma_spec forged_spec = {
     .dtype = TB_I64,
     .ndim = 1,
     .shape = {16},
-    .creator = 0x4242,
+    .creator = FORGER_ID,
     .uid = {0x42, 0x42, 0, 0, 0, 0, 0, 0, 1},
 };
 
@@ -400,8 +398,9 @@ static int forge(int kind, const void *contents, uint64_t bytes, int seals)
 }
 
 /* Answer one request for a pool. */
-static void answer_with(int fd, uint32_t request, const struct forgery *forgery)
+static void answer_with(int fd, uint32_t request, size_t index)
 {
+    const struct forgery *forgery = &forgeries[index];
     struct tb__doradma_layout layout;
     CHECK_OK(tb__doradma_layout(&forged_spec, &layout));
     void *contents = aligned_alloc(4096, layout.segment_bytes);
@@ -437,56 +436,10 @@ static void answer_with(int fd, uint32_t request, const struct forgery *forgery)
     free(contents);
 }
 
-/* Wait for the next packet of any kind; 0 at the hang-up. */
-static int next_packet(int fd, uint8_t *buffer, struct tb__msg *msg)
-{
-    struct pollfd poller = {.fd = fd, .events = POLLIN};
-    CHECK(poll(&poller, 1, 20000) == 1);
-    tb_status status = tb__packet_receive(fd, buffer, msg);
-    for (uint32_t i = 0; status == TB_OK && i < msg->fd_count; i++) {
-        close(msg->fds[i]);
-    }
-    return status == TB_OK;
-}
-
-/* An endpoint named "forger" that answers its n-th request for a pool with forgery n. */
 static void forger(void *argument)
 {
     (void)argument;
-    struct tb__directory directory;
-    static uint8_t buffer[TB__WIRE_MAX_BYTES];
-    struct tb__msg msg;
-    int listen_fd;
-    CHECK_OK(tb__directory_open(&directory, NULL, NULL, 0));
-    CHECK_OK(tb__names_publish(&directory, forged_spec.creator, "forger", 0, &listen_fd));
-    parent_reached("open");
-    for (size_t i = 0; i < sizeof forgeries / sizeof forgeries[0];) {
-        struct pollfd poller = {.fd = listen_fd, .events = POLLIN};
-        CHECK(poll(&poller, 1, 20000) == 1);
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        CHECK(fd >= 0);
-        while (next_packet(fd, buffer, &msg)) {
-            struct tb__hello_wire hello = {.endpoint_id = forged_spec.creator, .name = "forger"};
-            int bell = raw_bell();
-            if (msg.type == TB__MSG_HELLO) {
-                struct tb__packet welcome = {.type = TB__MSG_WELCOME,
-                                             .request = msg.request,
-                                             .body = &hello,
-                                             .body_bytes = sizeof hello,
-                                             .borrow_fds = &bell,
-                                             .fd_count = 1};
-                CHECK_OK(tb__packet_send(fd, &welcome));
-            } else if (msg.type == TB__MSG_POOL_OPEN) {
-                CHECK_LT(i, sizeof forgeries / sizeof forgeries[0]);
-                answer_with(fd, msg.request, &forgeries[i++]);
-            }
-            close(bell);
-        }
-        close(fd);
-    }
-    tb__names_withdraw(&directory, forged_spec.creator, "forger");
-    close(listen_fd);
-    tb__directory_close(&directory);
+    forger_serve(TB__MSG_POOL_OPEN, sizeof forgeries / sizeof forgeries[0], answer_with);
 }
 
 static void P15_forged_descriptors(void)
