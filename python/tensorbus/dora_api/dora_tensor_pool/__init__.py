@@ -1,0 +1,174 @@
+"""`dora_tensor_pool` for nodes that run under `tensorbus run --dora-api`.
+
+The two helpers of dora's package of the same name: a tensor to the dict that
+`Node.register_tensor_pool` takes, and the dict that `Node.read_tensor_pool` returns to a tensor.
+PyTorch is used when it is installed; without it both work on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+__all__ = ["get_tensor_info", "tensor_from_info"]
+
+# dtype texts that travel, with and without PyTorch's prefix, and NumPy's short ones.
+_NUMPY_SHORT = {
+    "<i8": "int64",
+    "<i4": "int32",
+    "<i2": "int16",
+    "|i1": "int8",
+    "<u8": "uint64",
+    "<u4": "uint32",
+    "<u2": "uint16",
+    "|u1": "uint8",
+    "<u1": "uint8",
+    "<f8": "float64",
+    "<f4": "float32",
+    "<f2": "float16",
+    "|b1": "bool",
+}
+_KNOWN = frozenset(_NUMPY_SHORT.values()) | {
+    "bfloat16",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+}
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def dtype_name(text: str) -> str:
+    """The plain name of a dtype text: `torch.int64`, `<i8` and `int64` are all `int64`.
+
+    Raises:
+        ValueError: it is none that a tensor here can have.
+    """
+    name = _NUMPY_SHORT.get(text, text.removeprefix("torch."))
+    if name not in _KNOWN:
+        raise ValueError(f"Unsupported dtype: {text}")
+    return name
+
+
+def get_tensor_info(tensor: Any) -> dict[str, Any]:
+    """Describe a tensor's memory for `register_tensor_pool` and `write_tensor_pool`.
+
+    Args:
+        tensor: a PyTorch tensor on the CPU or a NumPy array; contiguous, row-major. It must live
+            until the call that the dict is given to has returned: the dict borrows its memory.
+
+    Returns:
+        dict with `ptr` (address), `size` (bytes), `dtype`, `shape` (list of int), `device`.
+
+    Raises:
+        ValueError: it is not contiguous (`tensor.contiguous()`, `numpy.ascontiguousarray` make a
+            copy that is).
+        TypeError: it is neither.
+    """
+    torch = _torch()
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        if not tensor.is_contiguous():
+            raise ValueError("the tensor is not contiguous: pass tensor.contiguous()")
+        return {
+            "ptr": tensor.data_ptr(),
+            "size": tensor.numel() * tensor.element_size(),
+            "dtype": str(tensor.dtype),
+            "shape": list(tensor.shape),
+            "device": str(tensor.device),
+        }
+    if isinstance(tensor, np.ndarray):
+        if not tensor.flags.c_contiguous:
+            raise ValueError("the array is not contiguous: pass numpy.ascontiguousarray(array)")
+        return {
+            "ptr": tensor.ctypes.data,
+            "size": tensor.nbytes,
+            "dtype": tensor.dtype.name,
+            "shape": list(tensor.shape),
+            "device": "cpu",
+        }
+    raise TypeError(f"expected a torch.Tensor or a numpy.ndarray, got {type(tensor).__name__}")
+
+
+def _numpy_dtype(name: str) -> np.dtype:
+    """NumPy's dtype of a name; bfloat16 and float8 come from ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ValueError(
+                f"NumPy has no dtype {name}: install ml_dtypes (or PyTorch) to read it"
+            ) from None
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _bytes_at(info: dict[str, Any]) -> np.ndarray:
+    """The memory of an info as uint8[size]; it keeps the frame behind it, if there is one."""
+    owner = getattr(info, "memory", None)
+    if owner is not None:
+        return owner
+    return np.ctypeslib.as_array((ctypes.c_uint8 * info["size"]).from_address(info["ptr"]))
+
+
+def tensor_from_info(info: dict[str, Any]) -> Any:
+    """The tensor that `read_tensor_pool` described, without a copy.
+
+    The memory is mapped read-only: writing into it ends the process (NumPy refuses before that).
+    The tensor holds the frame, so that it does not change, until it is dropped; a pool that was
+    read with `live=True` has no such hold and changes under its holder, as in dora.
+
+    Returns:
+        torch.Tensor where PyTorch is installed, else numpy.ndarray; of the info's shape and dtype.
+
+    Raises:
+        ValueError: null pointer, unknown dtype, negative dimension, or a shape that does not fit.
+    """
+    if info["ptr"] == 0:
+        raise ValueError(
+            "tensor_info has null pointer (ptr=0); pool may not exist or has been freed"
+        )
+    name = dtype_name(info["dtype"])
+    shape = list(info["shape"])
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"tensor shape {shape} has a negative dimension")
+    torch = _torch()
+    raw = _bytes_at(info)
+    if torch is None:
+        dtype = _numpy_dtype(name)
+        _check_size(shape, dtype.itemsize, info["size"])
+        count = int(np.prod(shape, dtype=np.int64))
+        return raw[: count * dtype.itemsize].view(dtype).reshape(shape)
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        raise ValueError(f"Unsupported dtype: {info['dtype']} (this PyTorch has none)")
+    itemsize = torch.empty((), dtype=dtype).element_size()
+    _check_size(shape, itemsize, info["size"])
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return _torch_view(torch, raw[: count * itemsize]).view(dtype).reshape(shape)
+
+
+def _torch_view(torch: Any, raw: np.ndarray) -> Any:
+    """A uint8 tensor over read-only memory: PyTorch has no such thing and would warn each time."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(raw)
+
+
+def _check_size(shape: list[int], itemsize: int, size: int) -> None:
+    needed = int(np.prod(shape, dtype=object)) * itemsize
+    if needed > size:
+        raise ValueError(f"tensor shape {shape} exceeds registered size {size} bytes")
