@@ -24,47 +24,66 @@ static struct {
 
 /* ------------------------------------------------------------------ filling */
 
-static int attribute(int device, int which)
+struct question {
+    int which;
+    int *answer;
+};
+
+/* A driver that does not know a question knows no such ability either. */
+static tb_status ask(const struct tb__gpu *gpu, const struct question *questions, size_t count)
 {
-    int value = 0;
-    /* A driver that does not know the question knows no such ability either. */
-    return tb__cuda()->device_get_attribute(&value, which, device) == TB__CUDA_SUCCESS ? value : 0;
+    for (size_t i = 0; i < count; i++) {
+        int which = questions[i].which;
+        int result = tb__cuda()->device_get_attribute(questions[i].answer, which, gpu->device);
+        if (result == TB__CUDA_INVALID_VALUE) {
+            *questions[i].answer = 0;
+        } else if (result != TB__CUDA_SUCCESS) {
+            return tb__cuda_fail(result, "cuDeviceGetAttribute", "attribute %d of cuda:%d", which,
+                                 gpu->ordinal);
+        }
+    }
+    return TB_OK;
 }
 
-static void find_abilities(struct tb__gpu *gpu)
+static tb_status find_abilities(struct tb__gpu *gpu)
 {
     const struct tb__cuda_api *cuda = tb__cuda();
-    int device = gpu->device;
-    gpu->capability_major = attribute(device, TB__ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-    gpu->capability_minor = attribute(device, TB__ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    gpu->integrated = attribute(device, TB__ATTRIBUTE_INTEGRATED);
-    gpu->unified = attribute(device, TB__ATTRIBUTE_UNIFIED_ADDRESSING);
-    gpu->can_map_host = attribute(device, TB__ATTRIBUTE_CAN_MAP_HOST_MEMORY);
-    gpu->host_register = attribute(device, TB__ATTRIBUTE_HOST_REGISTER_SUPPORTED);
-    gpu->host_pointer_is_device_pointer =
-        attribute(device, TB__ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
-    gpu->read_only_host_register =
-        attribute(device, TB__ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
-    gpu->vmm = attribute(device, TB__ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
-               cuda->mem_create != NULL && cuda->mem_release != NULL &&
+    int pitch = 0;
+    const struct question questions[] = {
+        {TB__ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &gpu->capability_major},
+        {TB__ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &gpu->capability_minor},
+        {TB__ATTRIBUTE_INTEGRATED, &gpu->integrated},
+        {TB__ATTRIBUTE_UNIFIED_ADDRESSING, &gpu->unified},
+        {TB__ATTRIBUTE_CAN_MAP_HOST_MEMORY, &gpu->can_map_host},
+        {TB__ATTRIBUTE_HOST_REGISTER_SUPPORTED, &gpu->host_register},
+        {TB__ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+         &gpu->host_pointer_is_device_pointer},
+        {TB__ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, &gpu->read_only_host_register},
+        {TB__ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &gpu->vmm},
+        {TB__ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &gpu->posix_fd},
+        {TB__ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &gpu->stream_mem_ops_64},
+        {TB__ATTRIBUTE_IPC_EVENT_SUPPORTED, &gpu->ipc_events},
+        {TB__ATTRIBUTE_DMA_BUF_SUPPORTED, &gpu->dma_buf},
+        {TB__ATTRIBUTE_MANAGED_MEMORY, &gpu->managed},
+        {TB__ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, &gpu->concurrent_managed},
+        {TB__ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, &gpu->pageable_access},
+        {TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &gpu->memory_pools},
+        {TB__ATTRIBUTE_MAX_PITCH, &pitch},
+    };
+    TB__TRY(ask(gpu, questions, sizeof questions / sizeof questions[0]));
+    gpu->max_pitch = (uint64_t)pitch;
+    /* An ability is of no use where this driver lacks a call for it. */
+    gpu->vmm = gpu->vmm && cuda->mem_create != NULL && cuda->mem_release != NULL &&
                cuda->mem_address_reserve != NULL && cuda->mem_address_free != NULL &&
                cuda->mem_map != NULL && cuda->mem_unmap != NULL && cuda->mem_set_access != NULL &&
                cuda->mem_get_granularity != NULL && cuda->mem_get_prop != NULL;
-    gpu->posix_fd = gpu->vmm &&
-                    attribute(device, TB__ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
-                    cuda->mem_export != NULL && cuda->mem_import != NULL;
-    /* The first version of these calls, with an attribute of its own, was off by default. */
-    gpu->stream_mem_ops_64 = attribute(device, TB__ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) &&
-                             cuda->stream_write64 != NULL && cuda->stream_wait64 != NULL &&
-                             cuda->stream_batch != NULL;
-    gpu->ipc_events = attribute(device, TB__ATTRIBUTE_IPC_EVENT_SUPPORTED);
-    gpu->dma_buf = attribute(device, TB__ATTRIBUTE_DMA_BUF_SUPPORTED);
-    gpu->managed = attribute(device, TB__ATTRIBUTE_MANAGED_MEMORY);
-    gpu->concurrent_managed = attribute(device, TB__ATTRIBUTE_CONCURRENT_MANAGED_ACCESS);
-    gpu->pageable_access = attribute(device, TB__ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
-    gpu->memory_pools = attribute(device, TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED) &&
-                        cuda->mem_alloc_async != NULL && cuda->mem_free_async != NULL;
-    gpu->max_pitch = (uint64_t)attribute(device, TB__ATTRIBUTE_MAX_PITCH);
+    gpu->posix_fd =
+        gpu->posix_fd && gpu->vmm && cuda->mem_export != NULL && cuda->mem_import != NULL;
+    gpu->stream_mem_ops_64 = gpu->stream_mem_ops_64 && cuda->stream_write64 != NULL &&
+                             cuda->stream_wait64 != NULL && cuda->stream_batch != NULL;
+    gpu->memory_pools =
+        gpu->memory_pools && cuda->mem_alloc_async != NULL && cuda->mem_free_async != NULL;
+    return TB_OK;
 }
 
 static tb_status find_identity(struct tb__gpu *gpu)
@@ -93,19 +112,21 @@ static tb_status find_identity(struct tb__gpu *gpu)
     }
     mine = whole;
     /* The first version of the call names the GPU, the second the instance. */
-    if (cuda->device_get_uuid2 != NULL &&
-        cuda->device_get_uuid2(&mine, gpu->device) != TB__CUDA_SUCCESS) {
-        mine = whole;
+    if (cuda->device_get_uuid2 != NULL) {
+        result = cuda->device_get_uuid2(&mine, gpu->device);
+        if (result != TB__CUDA_SUCCESS) {
+            return tb__cuda_fail(result, "cuDeviceGetUuid", "cuda:%d", ordinal);
+        }
     }
     gpu->mig = memcmp(&mine, &whole, sizeof mine) != 0;
     memcpy(gpu->uuid, &mine, sizeof gpu->uuid);
     return TB_OK;
 }
 
-static void find_granularity(struct tb__gpu *gpu)
+static tb_status find_granularity(struct tb__gpu *gpu)
 {
     if (!gpu->vmm) {
-        return;
+        return TB_OK;
     }
     struct tb__mem_prop prop = {
         .type = TB__MEM_ALLOCATION_TYPE_PINNED,
@@ -114,13 +135,22 @@ static void find_granularity(struct tb__gpu *gpu)
     };
     size_t granularity = 0;
     int result = tb__cuda()->mem_get_granularity(&granularity, &prop, TB__MEM_GRANULARITY_MINIMUM);
-    if (result != TB__CUDA_SUCCESS || granularity == 0 || (granularity & (granularity - 1)) != 0) {
-        tb__cuda_note(result, "cuMemGetAllocationGranularity", "cuda:%d", gpu->ordinal);
-        gpu->vmm = 0;
-        gpu->posix_fd = 0;
-        return;
+    if (result != TB__CUDA_SUCCESS) {
+        return tb__cuda_fail(result, "cuMemGetAllocationGranularity", "cuda:%d", gpu->ordinal);
+    }
+    if (granularity == 0 || (granularity & (granularity - 1)) != 0) {
+        return TB__FAIL(TB_E_SYSTEM, "virtual memory of cuda:%d comes in pages of %zu bytes",
+                        gpu->ordinal, granularity);
     }
     gpu->granularity = granularity;
+    return TB_OK;
+}
+
+static tb_status describe(struct tb__gpu *gpu)
+{
+    TB__TRY(find_identity(gpu));
+    TB__TRY(find_abilities(gpu));
+    return find_granularity(gpu);
 }
 
 static void entries_free(struct entry *entries, int count)
@@ -143,9 +173,7 @@ static tb_status entries_make(struct entry **out, int *out_count)
     for (int i = 0; entries != NULL && status == TB_OK && i < count; i++) {
         entries[i].can_peer = calloc((size_t)count, 1);
         entries[i].gpu.ordinal = i;
-        status = find_identity(&entries[i].gpu);
-        find_abilities(&entries[i].gpu);
-        find_granularity(&entries[i].gpu);
+        status = describe(&entries[i].gpu);
         if (entries[i].can_peer == NULL) {
             entries_free(entries, count);
             entries = NULL;
@@ -334,6 +362,22 @@ tb_status tb__gpu_enter(const struct tb__gpu *gpu, struct tb__gpu_scope *out)
     }
     *out = (struct tb__gpu_scope){.pushed = 1, .context = context};
     return TB_OK;
+}
+
+int tb__gpu_enter_to_free(const struct tb__gpu *gpu, struct tb__gpu_scope *out)
+{
+    if (!tb__cuda_is_open()) {
+        return 0;
+    }
+    tb_error kept;
+    tb_last_error(&kept);
+    /* Any call may report what went wrong in earlier work; then the second does what it should. */
+    int inside = tb__gpu_enter(gpu, out) == TB_OK || tb__gpu_enter(gpu, out) == TB_OK;
+    if (!inside) {
+        tb_log_warn_limited("not given back: %s", tb_last_error_text());
+    }
+    tb__error_restore(&kept);
+    return inside;
 }
 
 void tb__gpu_leave(struct tb__gpu_scope *scope)

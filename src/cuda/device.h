@@ -74,6 +74,11 @@ struct tb__gpu_scope {
 tb_status tb__gpu_enter(const struct tb__gpu *gpu, struct tb__gpu_scope *out);
 void tb__gpu_leave(struct tb__gpu_scope *scope);
 
+/* The same to give something back: 1 when inside; the thread's last error stays as it is. 0 in a
+ * forked child, whose parent owns all there is, and when the context is gone with all that was in
+ * it (logged). */
+int tb__gpu_enter_to_free(const struct tb__gpu *gpu, struct tb__gpu_scope *out);
+
 /* Whether a can reach b's memory and b a's; access is switched on (once, for the primary contexts)
  * when they can. 1 for a device and itself. */
 tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *can);

@@ -3,11 +3,15 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "cuda/order.h"
 
 #define LIMIT_S 120
 #define SKIPPED 77
@@ -93,6 +97,171 @@ int kit_child(void (*body)(void *), void *argument)
     }
     return status_of(pid);
 }
+
+/* ------------------------------------------------------------------ pairs */
+
+struct kit_pair kit_pair_start(void (*body)(int socket))
+{
+    int sockets[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        close(sockets[0]);
+        alarm(LIMIT_S);
+        body(sockets[1]);
+        CLEAN();
+        exit(0);
+    }
+    close(sockets[1]);
+    return (struct kit_pair){.pid = pid, .socket = sockets[0]};
+}
+
+void kit_pair_end(struct kit_pair *pair)
+{
+    CHECK_EQ(status_of(pair->pid), 0);
+    close(pair->socket);
+}
+
+void kit_pair_kill(struct kit_pair *pair)
+{
+    kill(pair->pid, SIGKILL);
+    CHECK_EQ(status_of(pair->pid), 256 + SIGKILL);
+    close(pair->socket);
+}
+
+void kit_send(int socket, const void *data, size_t bytes, int borrow_fd)
+{
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)),
+                            .cmsg_level = SOL_SOCKET,
+                            .cmsg_type = SCM_RIGHTS}};
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (borrow_fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.space;
+        memcpy(CMSG_DATA(&control.header), &borrow_fd, sizeof borrow_fd);
+    }
+    CHECK_EQ(sendmsg(socket, &message, 0), bytes);
+}
+
+int kit_receive(int socket, void *data, size_t bytes)
+{
+    char control[CMSG_SPACE(sizeof(int))];
+    struct iovec part = {data, bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
+    CHECK_EQ(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), bytes);
+    int fd = -1;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header != NULL && header->cmsg_type == SCM_RIGHTS) {
+        memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    }
+    return fd;
+}
+
+/* ------------------------------------------------------------------ bytes on devices */
+
+void kit_pattern(void *host, size_t bytes, unsigned seed)
+{
+    unsigned char *at = host;
+    for (size_t i = 0; i < bytes; i++) {
+        at[i] = (unsigned char)(i * 7 + (i >> 11) + seed * 31);
+    }
+}
+
+int kit_same(const void *host, size_t bytes, unsigned seed)
+{
+    const unsigned char *at = host;
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i] != (unsigned char)(i * 7 + (i >> 11) + seed * 31)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Copy a whole range to or from pageable memory, and wait. */
+static void move(int ordinal, uint64_t address, void *host, size_t bytes, int to_device)
+{
+    const struct tb__gpu *gpu = NULL;
+    struct tb__gpu_scope scope;
+    tb__stream stream = NULL;
+    OK(tb__gpu_get(ordinal, &gpu));
+    OK(tb__stream_create(gpu, &stream));
+    OK(tb__gpu_enter(gpu, &scope));
+    int result = to_device ? tb__cuda()->memcpy_htod_async(address, host, bytes, stream)
+                           : tb__cuda()->memcpy_dtoh_async(host, address, bytes, stream);
+    tb__gpu_leave(&scope);
+    CHECK_EQ(result, 0);
+    OK(tb__stream_synchronize(stream, gpu));
+    tb__stream_destroy(gpu, stream);
+}
+
+void kit_fill(int ordinal, uint64_t address, size_t bytes, unsigned seed)
+{
+    void *host = malloc(bytes);
+    kit_pattern(host, bytes, seed);
+    move(ordinal, address, host, bytes, 1);
+    free(host);
+}
+
+void kit_expect(const char *file, int line, int ordinal, uint64_t address, size_t bytes,
+                unsigned seed)
+{
+    void *host = malloc(bytes);
+    memset(host, 0x5a, bytes);
+    move(ordinal, address, host, bytes, 0);
+    if (!kit_same(host, bytes, seed)) {
+        kit_fail(file, line, "%zu bytes at 0x%llx are not those of seed %u", bytes,
+                 (unsigned long long)address, seed);
+    }
+    free(host);
+}
+
+/* ------------------------------------------------------------------ failures */
+
+unsigned kit_fail_each(const char *file, int line, tb_status (*body)(void *), void *argument,
+                       int code)
+{
+    if (body(argument) != TB_OK) {
+        kit_fail(file, line, "it fails without a reason: %s", tb_last_error_text());
+    }
+    kit_check_clean(file, line);
+    for (unsigned n = 1;; n++) {
+        char rule[64];
+        snprintf(rule, sizeof rule, "*:%u:%d", n, code);
+        kit_fake()->fail(rule);
+        tb_status status = body(argument);
+        int failed = kit_fake()->has_failed();
+        kit_fake()->fail(NULL);
+        tb_error error;
+        tb_last_error(&error);
+        /* Calls that give something back tell nobody. */
+        if (failed && status < 0 && (error.status != status || error.cuda_code != code)) {
+            kit_fail(file, line, "call %u returned %d: status %s, error %s, %d: %s", n, code,
+                     tb_status_name(status), tb_status_name(error.status), error.cuda_code,
+                     error.text);
+        }
+        kit_check_clean(file, line);
+        if (body(argument) != TB_OK) {
+            kit_fail(file, line, "after call %u had returned %d: %s", n, code,
+                     tb_last_error_text());
+        }
+        kit_check_clean(file, line);
+        if (!failed) {
+            return n - 1;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ running */
 
 static void run_one(void *argument)
 {

@@ -47,6 +47,35 @@ _Noreturn void kit_fail(const char *file, int line, const char *format, ...)
 /* Run `body` in a forked process; its exit status (256 + signal when it was killed). */
 int kit_child(void (*body)(void *), void *argument);
 
+/* A second process that is forked now, before this one has opened the driver, and a socket to it.
+ */
+struct kit_pair {
+    int pid;
+    int socket;
+};
+struct kit_pair kit_pair_start(void (*body)(int socket));
+/* Wait for its end, which must be a good one; kill it first, or not. */
+void kit_pair_end(struct kit_pair *pair);
+void kit_pair_kill(struct kit_pair *pair);
+/* One message of fixed size, with a descriptor or -1. */
+void kit_send(int socket, const void *data, size_t bytes, int borrow_fd);
+int kit_receive(int socket, void *data, size_t bytes);
+
+/* Device memory, through copies on a stream of its own. fill: bytes from a seed. */
+void kit_fill(int ordinal, uint64_t address, size_t bytes, unsigned seed);
+void kit_expect(const char *file, int line, int ordinal, uint64_t address, size_t bytes,
+                unsigned seed);
+#define EXPECT(ordinal, address, bytes, seed)                                                      \
+    kit_expect(__FILE__, __LINE__, ordinal, address, bytes, seed)
+void kit_pattern(void *host, size_t bytes, unsigned seed);
+int kit_same(const void *host, size_t bytes, unsigned seed);
+
+/* Run `body` with the 1st, 2nd, ... call failing, until none fails any more. Each time it must say
+ * so, leave nothing behind, and work when it is called again. Returns how many calls it makes. */
+unsigned kit_fail_each(const char *file, int line, tb_status (*body)(void *), void *argument,
+                       int code);
+#define FAIL_EACH(body, argument, code) kit_fail_each(__FILE__, __LINE__, body, argument, code)
+
 /* Nothing of ours is left in the fake, for a look in the middle of a test. */
 void kit_check_clean(const char *file, int line);
 

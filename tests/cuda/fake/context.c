@@ -134,7 +134,7 @@ static int device_check(int device)
 FAKE_API int cuDeviceGetCount(int *out)
 {
     ENTER("cuDeviceGetCount");
-    *out = fake.device_count;
+    *out = fake.empty ? 0 : fake.device_count;
     return 0;
 }
 

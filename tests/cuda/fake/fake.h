@@ -16,6 +16,7 @@
  *       no_ABILITY   devices without it: vmm posix_fd stream_ops ipc ipc_events managed pools
  *                    read_only_register same_pointer host_register dma_buf unified
  *       memory       MiB of each device (1024)
+ *       empty        1: the driver starts, but counts no devices
  *       slow         microseconds that each copy takes besides (0)
  *   FAKE_CUDA_FAIL="cuMemAlloc_v2:2:2,*:7:719,async:cuMemcpyHtoDAsync_v2:1:700"
  *       the n-th call of a name (or of all) returns a code; async: the n-th work of that name fails
@@ -61,6 +62,7 @@ extern struct fake {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int initialised, forked;
+    int empty; /* it starts, and counts no devices */
     int device_count;
     struct fake_device devices[MAX_DEVICES];
     unsigned peers[MAX_DEVICES]; /* by physical number */
@@ -134,6 +136,7 @@ struct range {
     unsigned opened;     /* RANGE_IPC: how many times */
     struct block *block; /* RANGE_RESERVED: the physical memory */
     uint64_t key;        /* RANGE_IPC: which memory it is */
+    int is_the_tests;    /* not counted as a leak */
 };
 
 /* Physical memory of the virtual-memory calls. */

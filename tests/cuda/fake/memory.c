@@ -358,6 +358,7 @@ FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
     struct range *range = range_find(address);
     if (range == NULL) {
         range = range_find_host((void *)(uintptr_t)address);
+        address = range == NULL ? 0 : range->base + (address - (uint64_t)(uintptr_t)range->host);
     }
     if (range == NULL || (range->kind == RANGE_RESERVED && range->host == NULL)) {
         return fake_unlock(TB__CUDA_INVALID_VALUE);

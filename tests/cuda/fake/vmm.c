@@ -113,7 +113,7 @@ FAKE_API int cuMemExportToShareableHandle(void *out, unsigned long long handle, 
     if (block == NULL || !block->exportable || type != TB__MEM_HANDLE_TYPE_POSIX_FD || flags != 0) {
         return fake_unlock(TB__CUDA_INVALID_VALUE);
     }
-    int fd = fcntl(block->fd, F_DUPFD_CLOEXEC, 0);
+    int fd = dup(block->fd); /* nothing is promised about close-on-exec */
     memcpy(out, &fd, sizeof fd);
     return fake_unlock(fd >= 0 ? 0 : TB__CUDA_OPERATING_SYSTEM);
 }

@@ -1,0 +1,107 @@
+/* Events. */
+#include "cuda/event.h"
+
+#include <string.h>
+
+#include "cuda/order.h"
+
+/* Result of a call that has no arguments worth telling but the event's device. */
+static tb_status report(int result, const char *call, const struct tb__gpu *gpu)
+{
+    return result == TB__CUDA_SUCCESS ? TB_OK
+                                      : tb__cuda_fail(result, call, "cuda:%d", gpu->ordinal);
+}
+
+tb_status tb__gpu_event_create(const struct tb__gpu *gpu, tb__stream stream, int shared,
+                               struct tb__gpu_event *out)
+{
+    if (shared && !gpu->ipc_events) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "cuda:%d (%s) has no events that other processes can wait for",
+                        gpu->ordinal, gpu->name);
+    }
+    struct tb__gpu_scope scope;
+    tb__event event = NULL;
+    TB__TRY(tb__stream_enter(stream, gpu, &scope));
+    int result = tb__cuda()->event_create(&event, TB__EVENT_DISABLE_TIMING |
+                                                      (shared ? TB__EVENT_INTERPROCESS : 0));
+    tb__gpu_leave(&scope);
+    TB__TRY(report(result, "cuEventCreate", gpu));
+    *out = (struct tb__gpu_event){.gpu = gpu, .event = event};
+    return TB_OK;
+}
+
+void tb__gpu_event_destroy(struct tb__gpu_event *event)
+{
+    struct tb__gpu_scope scope;
+    if (event->gpu != NULL && tb__gpu_enter_to_free(event->gpu, &scope)) {
+        tb__cuda_note(tb__cuda()->event_destroy(event->event), "cuEventDestroy", "cuda:%d",
+                      event->gpu->ordinal);
+        tb__gpu_leave(&scope);
+    }
+    *event = (struct tb__gpu_event){0};
+}
+
+tb_status tb__gpu_event_record(const struct tb__gpu_event *event, tb__stream stream)
+{
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__stream_enter(stream, event->gpu, &scope));
+    int result = tb__cuda()->event_record(event->event, stream);
+    tb__gpu_leave(&scope);
+    return report(result, "cuEventRecord", event->gpu);
+}
+
+tb_status tb__gpu_event_wait(const struct tb__gpu_event *event, tb__stream stream,
+                             const struct tb__gpu *stream_gpu)
+{
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__stream_enter(stream, stream_gpu, &scope));
+    int result = tb__cuda()->stream_wait_event(stream, event->event, 0);
+    tb__gpu_leave(&scope);
+    return report(result, "cuStreamWaitEvent", stream_gpu);
+}
+
+tb_status tb__gpu_event_query(const struct tb__gpu_event *event)
+{
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__gpu_enter(event->gpu, &scope));
+    int result = tb__cuda()->event_query(event->event);
+    tb__gpu_leave(&scope);
+    return result == TB__CUDA_NOT_READY ? TB_AGAIN : report(result, "cuEventQuery", event->gpu);
+}
+
+tb_status tb__gpu_event_synchronize(const struct tb__gpu_event *event)
+{
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__gpu_enter(event->gpu, &scope));
+    int result = tb__cuda()->event_synchronize(event->event);
+    tb__gpu_leave(&scope);
+    return report(result, "cuEventSynchronize", event->gpu);
+}
+
+tb_status tb__gpu_event_export(const struct tb__gpu_event *event, uint8_t handle[64])
+{
+    struct tb__gpu_scope scope;
+    struct tb__ipc_handle whole;
+    TB__TRY(tb__gpu_enter(event->gpu, &scope));
+    int result = tb__cuda()->ipc_get_event_handle(&whole, event->event);
+    tb__gpu_leave(&scope);
+    TB__TRY(report(result, "cuIpcGetEventHandle", event->gpu));
+    memcpy(handle, whole.bytes, sizeof whole.bytes);
+    return TB_OK;
+}
+
+tb_status tb__gpu_event_import(const struct tb__gpu *gpu, const uint8_t handle[64],
+                               struct tb__gpu_event *out)
+{
+    struct tb__gpu_scope scope;
+    struct tb__ipc_handle whole;
+    tb__event event = NULL;
+    memcpy(whole.bytes, handle, sizeof whole.bytes);
+    TB__TRY(tb__gpu_enter(gpu, &scope));
+    int result = tb__cuda()->ipc_open_event_handle(&event, whole);
+    tb__gpu_leave(&scope);
+    TB__TRY(report(result, "cuIpcOpenEventHandle", gpu));
+    *out = (struct tb__gpu_event){.gpu = gpu, .event = event, .imported = 1};
+    return TB_OK;
+}

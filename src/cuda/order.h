@@ -1,0 +1,54 @@
+/* Order on the GPU: words that streams write and wait for, functions that the CPU is called with.
+ * Nothing here waits, but tb__stream_synchronize().
+ *
+ * A stream is a CUstream or cudaStream_t of the user or of ours; NULL and 1 are the default stream
+ * of the context that is current, 2 the one of the thread. `gpu` is the device of the stream, as
+ * tb__stream_device() found it: calls are made in the stream's own context. Any thread. */
+#ifndef TB_CUDA_ORDER_H
+#define TB_CUDA_ORDER_H
+
+#include <stdint.h>
+
+#include "cuda/device.h"
+
+/* The device of a stream. For default streams: `otherwise` if it is not NULL, else the device of
+ * the current context. TB_E_INVALID: it is no stream of a live context. */
+tb_status tb__stream_device(tb__stream stream, const struct tb__gpu *otherwise,
+                            const struct tb__gpu **out);
+
+/* Make a stream's context current; end with tb__gpu_leave(). */
+tb_status tb__stream_enter(tb__stream stream, const struct tb__gpu *gpu, struct tb__gpu_scope *out);
+
+/* A stream of ours that does not order itself by the default stream. */
+tb_status tb__stream_create(const struct tb__gpu *gpu, tb__stream *out);
+void tb__stream_destroy(const struct tb__gpu *gpu, tb__stream stream);
+
+/* One step of a stream on a 64-bit word that the GPU reaches: device memory, or page-locked host
+ * memory by its device address. A write comes after everything that was enqueued before and is
+ * visible to all with it; a wait lets nothing pass until (int64_t)(*word - value) >= 0. */
+struct tb__stream_op {
+    int write; /* 0: wait */
+    uint64_t address;
+    uint64_t value;
+};
+tb_status tb__stream_write64(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
+                             uint64_t value);
+tb_status tb__stream_wait64_geq(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
+                                uint64_t value);
+
+/* Several at once, in order; cheaper than one by one. On failure it is not known how many of them
+ * the stream has. */
+tb_status tb__stream_batch(tb__stream stream, const struct tb__gpu *gpu,
+                           const struct tb__stream_op *ops, uint32_t count);
+
+/* Call a function on a thread of the driver when the stream gets there. It must not call CUDA, nor
+ * wait for what needs the GPU. It is not called when the context breaks before. */
+tb_status tb__stream_host_func(tb__stream stream, const struct tb__gpu *gpu, tb__host_fn *function,
+                               void *argument);
+
+/* Wait for all that was enqueued; ask whether it is done (TB_AGAIN: not yet). Both report what went
+ * wrong in the stream. */
+tb_status tb__stream_synchronize(tb__stream stream, const struct tb__gpu *gpu);
+tb_status tb__stream_query(tb__stream stream, const struct tb__gpu *gpu);
+
+#endif
