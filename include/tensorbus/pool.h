@@ -49,6 +49,9 @@ typedef struct tb_pool_options {
     const char *const
         *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
     const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
+    uint32_t live;     /* 1: one slot, written in place whoever holds it: a frame changes under its
+                          holders, and may be half old and half new. A write never waits for readers */
+    uint32_t reserved; /* 0 */
 } tb_pool_options;
 
 /** Register a pool.

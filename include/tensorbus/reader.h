@@ -1,7 +1,8 @@
 /* Readers and frames: attach to a pool, lease frames, look at them in place.
  *
  * A reader is one attachment of this process to one pool; threads may share it. What it returns is
- * a frame: a tensor in the owner's memory, mapped read-only, that does not change while it is held.
+ * a frame: a tensor in the owner's memory, mapped read-only, that does not change while it is held
+ * (unless its owner registered the pool as `live`).
  * Hold few and release soon: a reader may hold max_leases frames at once (TB_E_BUSY beyond), and a
  * slot that is held cannot be written. When the owner goes, frames that are held stay valid. */
 #ifndef TENSORBUS_READER_H
@@ -159,6 +160,7 @@ typedef struct tb_frame_info {
     uint32_t copies;   /* of the payload between the producer's memory and this frame */
     char producer[65]; /* name of the owner's process, "" when it has none */
     char pool[65];
+    uint32_t live; /* 1: of a live pool: the bytes may change while the frame is held */
 } tb_frame_info;
 
 /** What is known about a frame.

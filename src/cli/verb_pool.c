@@ -168,7 +168,10 @@ static void print_info(const char *path, const struct tb__observation *seen)
     printf("slots        %u of %" PRIu64 " bytes, %" PRIu64 " bytes in all\n", seen->slots,
            seen->slot_bytes, seen->segment_bytes);
     printf("policy       %s, up to %u leases per reader\n",
-           seen->policy == TB_EVERY ? "every" : "latest", seen->max_leases);
+           seen->live                 ? "live: written in place whoever reads"
+           : seen->policy == TB_EVERY ? "every"
+                                      : "latest",
+           seen->max_leases);
     printf("lane         %s\n", lane_name(seen->lane));
     printf("readers      %u\n", stats->readers);
     printf("frames       %" PRIu64 " (%" PRIu64 " bytes)\n", stats->frames, stats->bytes);

@@ -25,6 +25,7 @@
 #include "flow/run_environment.h"
 #include "flow/run_loop.h"
 #include "flow/run_summary.h"
+#include "pool/observe.h"
 
 #define READ_BYTES 65536
 #define OUTPUT_PATIENCE_NS INT64_C(60000000000)
@@ -275,6 +276,8 @@ static void run(struct job *job, int *out_exit_code)
         *out_exit_code = 1;
         return;
     }
+    /* Files for foreign readers, of nodes that were killed. */
+    (void)tb__exports_sweep(NULL);
     report_pools(job);
     *out_exit_code = tb__supervise_exit_code(&runner->run);
 }

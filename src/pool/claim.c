@@ -119,7 +119,7 @@ static int pick(tb_pool *pool, const struct tb__page_set *set, const uint64_t *t
 /* Whether the policy and the leases let frame g go. */
 static int may_go(const tb_pool *pool, const struct tb__page_set *set, uint64_t g)
 {
-    return !(pool->every && !everybody_took(set, g)) && !anybody_holds(set, g);
+    return pool->live || (!(pool->every && !everybody_took(set, g)) && !anybody_holds(set, g));
 }
 
 /* The protocol of lease.h for one slot, which this thread has made its own among writers and whose

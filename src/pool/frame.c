@@ -55,6 +55,11 @@ static tb_status check(const tb_frame *frame)
                          : TB__FAIL(TB_E_INVALID, "frame is NULL");
 }
 
+static int is_live(const tb_reader *reader)
+{
+    return (reader->segment.view.flags & TB__GEOMETRY_LIVE) != 0;
+}
+
 const tb_tensor *tb_frame_tensor(const tb_frame *frame)
 {
     return frame != NULL ? &frame->tensor : NULL;
@@ -70,6 +75,7 @@ tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
                           .stamp_ns = tb__a64_load_relaxed(&record->stamp_ns),
                           .missed = frame->missed,
                           .lane = TB_LANE_DIRECT,
+                          .live = (uint32_t)is_live(reader),
                           .copies = tb__a32_load_relaxed(&record->copies)};
     info.handle = (tb_handle){.generation = frame->generation,
                               .slot = frame->slot,
@@ -94,8 +100,11 @@ tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
     }
     /* Held by `frame` all the while, so it cannot be stale. While it is marked claimed this entry
      * may have been passed by the owner's look already: the hold counts once the mark is gone. */
-    if (tb__frame_lease(another, frame->slot, frame->generation, TB__HANDLE_PATIENCE_NS) !=
-        TB__LEASE_HELD) {
+    if (is_live(reader)) {
+        /* Its bytes may be others by now, and held they are not: only counted. */
+        tb__a64_store_seq(tb__page_entry(reader->page.shm, another->index), frame->generation);
+    } else if (tb__frame_lease(another, frame->slot, frame->generation, TB__HANDLE_PATIENCE_NS) !=
+               TB__LEASE_HELD) {
         tb__frame_unreserve(another);
         return TB__FAIL(TB_E_BUSY,
                         "pool `%s`: its owner (pid %u) stands still while it looks for a "

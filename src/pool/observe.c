@@ -164,6 +164,7 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
         .policy = (tb_policy)view->policy,
         .varying = (view->flags & TB__GEOMETRY_VARYING) != 0,
         .exported = (view->flags & TB__GEOMETRY_EXPORT) != 0,
+        .live = (view->flags & TB__GEOMETRY_LIVE) != 0,
         .slot_bytes = view->slot_bytes,
         .segment_bytes = view->segment_bytes,
         .registered_ns = tb__a64_load_relaxed(&counters->registered_ns),

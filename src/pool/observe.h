@@ -18,6 +18,7 @@ struct tb__observation {
     tb_policy policy;
     int varying;
     int exported;
+    int live;
     uint64_t slot_bytes;
     uint64_t segment_bytes;
     uint64_t sequence;        /* of the newest frame; 0: none */

@@ -45,6 +45,13 @@ static tb_status check_options(const tb_pool_options *options)
                         "pool `%s`: an export for foreign readers has one slot and a fixed shape",
                         name);
     }
+    if (options->live &&
+        (options->slots > 1 || options->capacity_bytes > 0 || options->policy != TB_LATEST)) {
+        return TB__FAIL(TB_E_INVALID,
+                        "pool `%s`: a live pool has one slot, a fixed shape and the policy "
+                        "TB_LATEST",
+                        name);
+    }
     return TB_OK;
 }
 
@@ -85,9 +92,10 @@ static tb_status fill_spec(tb_pool *pool, const tb_pool_options *options,
                         pool->name, (unsigned long long)options->capacity_bytes, pool->proto_bytes);
     }
     pool->slots = options->slots != 0 ? options->slots : DEFAULT_SLOTS;
-    if (options->doradma_name != NULL) {
+    if (options->doradma_name != NULL || options->live) {
         pool->slots = 1;
     }
+    pool->live = options->live != 0;
     pool->max_leases = options->max_leases != 0 ? options->max_leases : DEFAULT_LEASES;
     pool->wait_readers = options->wait_readers;
     pool->require_zero_copy = options->require_zero_copy;
@@ -101,7 +109,8 @@ static tb_status fill_spec(tb_pool *pool, const tb_pool_options *options,
         .policy = (uint32_t)options->policy,
         .max_leases = pool->max_leases,
         .flags = (pool->varying ? TB__GEOMETRY_VARYING : 0) |
-                 (options->doradma_name != NULL ? TB__GEOMETRY_EXPORT : 0),
+                 (options->doradma_name != NULL ? TB__GEOMETRY_EXPORT : 0) |
+                 (pool->live ? TB__GEOMETRY_LIVE : 0),
         .slot_bytes = pool->varying ? options->capacity_bytes : pool->proto_bytes,
         .dtype = pool->proto.dtype,
         .ndim = pool->proto.ndim,

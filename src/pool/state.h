@@ -75,6 +75,7 @@ struct tb_pool {
     uint32_t require_zero_copy;
     uint32_t varying;
     uint32_t every; /* policy */
+    uint32_t live;  /* leases hold nothing */
     char (*ackers)[TB__NAME_SIZE];
     uint32_t acker_count;
 

@@ -1,256 +1,26 @@
-/* The four verbs of dora's tensor-pool on top of pools and readers.
- *
- * A bus keeps a table of the pools that its process has registered or read through these verbs, by
- * id. An entry is used outside the table's lock by any number of threads (`users`). When its pool
- * is freed it is retired: no longer found, and closed when its last user has returned and no frame
- * of it is held. Nothing tells when the last frame is released, so every verb sweeps the retired
- * ones.
- *
- * Any thread; calls that wait do so without the lock. */
+/* The four verbs of dora's tensor-pool on top of pools and readers. Any thread; the table of pools
+ * by id is in tensor_table.c. */
 #define TB_LOG_TOPIC "pool"
 
 #include <tensorbus/tensor_pool.h>
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "endpoint/bus.h"
+#include "pool/tensor_table.h"
 #include "segment/dora_name.h"
-
-/* Pools of other processes that stay attached; beyond, the least recently used is given up. */
-#define MAX_ATTACHED 64
 
 /* How often a frame may be overwritten under our eyes before there is none for now. */
 #define RETRIES 100
 
 /* Two, so that a frame is written while the one before it is read. */
 #define SLOTS 2
-
-struct entry {
-    struct entry *next;
-    char id[TB_POOL_ID_SIZE];
-    tb_pool *pool;         /* NULL when another process owns it */
-    tb_reader *reader;     /* NULL until it is read or freed */
-    uint32_t users;        /* calls that use it outside the lock */
-    uint64_t used;         /* table's clock at the last use */
-    pthread_mutex_t mutex; /* of what follows; taken inside no other */
-    int has_last;
-    tb_handle last; /* frame that was returned last */
-};
-
-struct table {
-    tb_bus *bus;
-    pthread_mutex_t mutex;
-    struct entry *live;
-    struct entry *retired;
-    uint64_t clock;
-};
-
-/* ------------------------------------------------------------------ the table */
-
-static void entry_destroy(struct entry *entry)
-{
-    pthread_mutex_destroy(&entry->mutex);
-    free(entry);
-}
-
-/* The bus closes pools and readers itself; only our memory is left. */
-static void free_entries(struct entry *entry)
-{
-    while (entry != NULL) {
-        struct entry *next = entry->next;
-        entry_destroy(entry);
-        entry = next;
-    }
-}
-
-static void table_destroy(void *state)
-{
-    struct table *table = state;
-    free_entries(table->live);
-    free_entries(table->retired);
-    pthread_mutex_destroy(&table->mutex);
-    free(table);
-}
-
-static tb_status opening(tb_bus *bus)
-{
-    static const struct tb__bus_layer layer = {.destroy = table_destroy};
-    struct table *table = calloc(1, sizeof *table);
-    if (table == NULL) {
-        return TB__FAIL(TB_E_NOMEM, "no memory for the table of tensor pools");
-    }
-    table->bus = bus;
-    pthread_mutex_init(&table->mutex, NULL);
-    tb__bus_set_layer(bus, TB__LAYER_TENSOR_POOL, &layer, table);
-    return TB_OK;
-}
-
-__attribute__((constructor)) static void register_layer(void)
-{
-    tb__bus_on_open(opening);
-}
-
-static tb_status table_of(tb_bus *bus, struct table **out)
-{
-    TB__TRY(tb__bus_check(bus));
-    *out = tb__bus_layer(bus, TB__LAYER_TENSOR_POOL);
-    return TB_OK;
-}
-
-static int holds_frames(const struct entry *entry)
-{
-    tb_reader_stats stats = {.size = sizeof stats};
-    return entry->reader != NULL && tb_reader_get_stats(entry->reader, &stats) == TB_OK &&
-           stats.held != 0;
-}
-
-static void unlink_entry(struct entry **list, struct entry *entry)
-{
-    while (*list != NULL && *list != entry) {
-        list = &(*list)->next;
-    }
-    if (*list == entry) {
-        *list = entry->next;
-    }
-}
-
-/* Move an entry out of sight; a second retiring does nothing. Under the lock. */
-static void retire_locked(struct table *table, struct entry *entry)
-{
-    for (struct entry *at = table->retired; at != NULL; at = at->next) {
-        if (at == entry) {
-            return;
-        }
-    }
-    unlink_entry(&table->live, entry);
-    entry->next = table->retired;
-    table->retired = entry;
-}
-
-static void retire(struct table *table, struct entry *entry)
-{
-    pthread_mutex_lock(&table->mutex);
-    retire_locked(table, entry);
-    pthread_mutex_unlock(&table->mutex);
-}
-
-/* Retire what others have freed, and what is too much. Under the lock. */
-static void retire_useless(struct table *table)
-{
-    uint32_t attached = 0;
-    struct entry *oldest = NULL;
-    for (struct entry *entry = table->live, *next; entry != NULL; entry = next) {
-        tb_pool_stats stats = {.size = sizeof stats};
-        next = entry->next;
-        if (entry->pool != NULL) {
-            if (tb_pool_get_stats(entry->pool, &stats) == TB_OK && stats.freed) {
-                retire_locked(table, entry);
-            }
-            continue;
-        }
-        attached++;
-        if (entry->users == 0 && (oldest == NULL || entry->used < oldest->used)) {
-            oldest = entry;
-        }
-    }
-    if (attached > MAX_ATTACHED && oldest != NULL) {
-        retire_locked(table, oldest);
-    }
-}
-
-/* Close the retired entries that nobody uses any more. */
-static void sweep(struct table *table)
-{
-    struct entry *closing = NULL;
-    pthread_mutex_lock(&table->mutex);
-    for (struct entry **link = &table->retired; *link != NULL;) {
-        struct entry *entry = *link;
-        if (entry->users != 0 || holds_frames(entry)) {
-            link = &entry->next;
-            continue;
-        }
-        *link = entry->next;
-        entry->next = closing;
-        closing = entry;
-    }
-    pthread_mutex_unlock(&table->mutex);
-    while (closing != NULL) {
-        struct entry *next = closing->next;
-        tb_reader_close(closing->reader);
-        tb_pool_close(closing->pool);
-        entry_destroy(closing);
-        closing = next;
-    }
-}
-
-static struct entry *find_locked(struct table *table, const char *id)
-{
-    for (struct entry *entry = table->live; entry != NULL; entry = entry->next) {
-        if (strcmp(entry->id, id) == 0) {
-            entry->users++;
-            entry->used = ++table->clock;
-            return entry;
-        }
-    }
-    return NULL;
-}
-
-/* Find a pool and use it; NULL when the table does not have it. */
-static struct entry *use(struct table *table, const char *id, int *has_reader)
-{
-    pthread_mutex_lock(&table->mutex);
-    struct entry *entry = find_locked(table, id);
-    *has_reader = entry != NULL && entry->reader != NULL; /* for good, once it has one */
-    pthread_mutex_unlock(&table->mutex);
-    return entry;
-}
-
-static void end_use(struct table *table, struct entry *entry)
-{
-    pthread_mutex_lock(&table->mutex);
-    entry->users--;
-    pthread_mutex_unlock(&table->mutex);
-    sweep(table);
-}
-
-/* Add a pool or a reader under an id. An entry that has come meanwhile takes it, or, when it has a
- * reader already, keeps its own; *spare is then for the caller to close. Used by the caller. */
-static struct entry *add(struct table *table, const char *id, tb_pool *pool, tb_reader *reader,
-                         tb_reader **spare)
-{
-    struct entry *fresh = calloc(1, sizeof *fresh);
-    *spare = NULL;
-    pthread_mutex_lock(&table->mutex);
-    struct entry *entry = find_locked(table, id);
-    if (entry != NULL) {
-        if (entry->reader == NULL) {
-            entry->reader = reader;
-        } else {
-            *spare = reader;
-        }
-    } else if (fresh != NULL) {
-        entry = fresh;
-        fresh = NULL;
-        snprintf(entry->id, sizeof entry->id, "%s", id);
-        entry->pool = pool;
-        entry->reader = reader;
-        entry->users = 1;
-        entry->used = ++table->clock;
-        pthread_mutex_init(&entry->mutex, NULL);
-        entry->next = table->live;
-        table->live = entry;
-        retire_useless(table);
-    }
-    pthread_mutex_unlock(&table->mutex);
-    free(fresh);
-    return entry;
-}
 
 /* ------------------------------------------------------------------ ids and their pools */
 
@@ -275,8 +45,8 @@ static void pool_name(uint64_t counter, char out[TB__NAME_SIZE])
 
 /* Find the pool of an id with a reader on it, attaching when that has not happened yet. The caller
  * ends the use. */
-static tb_status use_reader(struct table *table, const char *verb, const char *id,
-                            struct entry **out)
+static tb_status use_reader(struct tb__tensor_table *table, const char *verb, const char *id,
+                            struct tb__tensor_entry **out)
 {
     char node[TB__NAME_SIZE];
     char name[TB__NAME_SIZE];
@@ -286,7 +56,7 @@ static tb_status use_reader(struct table *table, const char *verb, const char *i
     tb_reader *spare;
     TB__TRY(tb__dora_pool_id_parse(id, node, &counter));
     int has_reader;
-    struct entry *entry = use(table, id, &has_reader);
+    struct tb__tensor_entry *entry = tb__tensor_use(table, id, &has_reader);
     if (has_reader) {
         *out = entry;
         return TB_OK;
@@ -298,12 +68,12 @@ static tb_status use_reader(struct table *table, const char *verb, const char *i
     snprintf(path, sizeof path, "%s/%s", node, name);
     tb_status status = tb_reader_open(table->bus, path, NULL, &reader);
     if (entry != NULL) {
-        end_use(table, entry);
+        tb__tensor_end_use(table, entry);
     }
     if (status != TB_OK) {
         return means_gone(status) ? no_such_pool(verb, id) : status;
     }
-    entry = add(table, id, NULL, reader, &spare);
+    entry = tb__tensor_add(table, id, NULL, reader, &spare);
     tb_reader_close(entry != NULL ? spare : reader);
     if (entry == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for an entry of pool `%s`", id);
@@ -314,15 +84,157 @@ static tb_status use_reader(struct table *table, const char *verb, const char *i
 
 /* ------------------------------------------------------------------ the verbs */
 
-tb_status tb_register(tb_bus *bus, const tb_tensor *tensor, char id[TB_POOL_ID_SIZE])
-{
-    struct table *table;
-    char name[TB__NAME_SIZE];
-    char made_id[TB_POOL_ID_SIZE];
+/* What a registration is made of, once its options are checked. */
+struct registration {
+    tb_bus *bus;
+    const tb_tensor *tensor;
+    tb_register_options options;
+    uint64_t counter;
+    char id[TB_POOL_ID_SIZE];
+    char segment[TB__DORA_NAME_SIZE]; /* name for foreign readers, "" when there are none */
     tb_pool *pool;
-    tb_reader *spare;
+    tb_pool *export_pool; /* what foreign readers see, when that is not `pool` itself */
+};
+
+static tb_status check_tensor(const tb_tensor *tensor, uint64_t max_bytes)
+{
+    size_t bytes;
+    TB__TRY(tb_tensor_bytes(tensor, &bytes));
+    if (max_bytes != 0 && (bytes == 0 || bytes > max_bytes)) {
+        return TB__FAIL(TB_E_LIMIT, "Invalid size: %zu bytes (1 to %llu are possible)", bytes,
+                        (unsigned long long)max_bytes);
+    }
+    if (tensor->data == NULL && bytes != 0) {
+        return TB__FAIL(TB_E_INVALID, "Invalid source pointer (NULL)");
+    }
+    return TB_OK;
+}
+
+static tb_status check_name(const char *name)
+{
+    if (name == NULL || tb__dora_explicit_name_check(name) == TB_OK) {
+        return TB_OK;
+    }
+    return TB__FAIL(TB_E_INVALID,
+                    "invalid tensor pool name `%.130s`: must be non-empty, start with `dora_pool_` "
+                    "(the dora-owned /dev/shm namespace), without '/' or '..', and at most 128 "
+                    "chars",
+                    name);
+}
+
+static tb_status check_options(const tb_register_options *options)
+{
+    if (options->machine != NULL && options->machine[0] != '\0') {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool for machine `%.64s`: pools on other machines are not built yet; "
+                        "without one every process of this machine can read the pool",
+                        options->machine);
+    }
+    if (options->receiver != TB_CPU) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool for a receiver on device 0x%x: this build has CPU pools only; "
+                        "register it for the CPU and copy in the receiver",
+                        (unsigned)options->receiver);
+    }
+    if (options->live ? options->slots > 1 : options->slots == 1) {
+        return TB__FAIL(TB_E_INVALID,
+                        "%u slots: a live pool has one, every other two at least, so that a write "
+                        "does not wait for who holds the frame before",
+                        options->slots);
+    }
+    return check_name(options->doradma_name);
+}
+
+/* The name of the file for foreign readers: what the user chose, or what dora would. */
+static tb_status name_segment(struct registration *it)
+{
+    if (it->options.doradma_name != NULL) {
+        snprintf(it->segment, sizeof it->segment, "%s", it->options.doradma_name);
+        return TB_OK;
+    }
+    if (!it->options.exported) {
+        return TB_OK;
+    }
+    const char *path = tb__bus_flow_path(it->bus);
+    const char *slash = strrchr(path, '/');
+    return tb__dora_segment_name(getenv("DORA_MACHINE_ID"), slash != NULL ? slash + 1 : path,
+                                 tb_bus_name(it->bus), it->counter, it->segment);
+}
+
+static tb_status open_pool(const struct registration *it, const char *name, const char *segment,
+                           tb_pool **out)
+{
+    uint32_t slots = it->options.slots != 0 ? it->options.slots : SLOTS;
+    uint32_t live = segment != NULL || it->options.live != 0;
+    tb_pool_options options = {.size = sizeof options,
+                               .name = name,
+                               .dtype = it->tensor->dtype,
+                               .ndim = it->tensor->ndim,
+                               .device = it->tensor->device,
+                               .slots = live ? 1 : slots,
+                               .policy = TB_LATEST,
+                               .max_leases = it->options.max_leases,
+                               .doradma_name = segment,
+                               .live = live};
+    memcpy(options.shape, it->tensor->shape, sizeof options.shape);
+    tb_status status = tb_pool_register(it->bus, &options, out);
+    if (status == TB_E_EXISTS && segment != NULL) {
+        return TB__FAIL(TB_E_EXISTS,
+                        "failed to create pool shared memory `%s` (name collision with another "
+                        "node or leftover segment): choose another name, or remove /dev/shm/%s",
+                        segment, segment);
+    }
+    return status;
+}
+
+/* A live pool is itself what foreign readers see: both have one slot that is overwritten in place.
+ * Other pools are written twice: frames that our readers hold must not change. */
+static tb_status open_pools(struct registration *it)
+{
+    char name[TB__NAME_SIZE];
+    char export_name[TB__NAME_SIZE];
+    const char *segment = it->segment[0] != '\0' ? it->segment : NULL;
+    pool_name(it->counter, name);
+    snprintf(export_name, sizeof export_name, "_export_%" PRIu64, it->counter);
+    if (segment != NULL && !it->options.live) {
+        TB__TRY(open_pool(it, export_name, segment, &it->export_pool));
+        segment = NULL;
+    }
+    return open_pool(it, name, segment, &it->pool);
+}
+
+static tb_status write_first(const struct registration *it)
+{
     tb_handle handle;
-    TB__TRY(table_of(bus, &table));
+    TB__TRY(tb_pool_write(it->pool, it->tensor, TB_POLL, &handle));
+    return it->export_pool != NULL ? tb_pool_write(it->export_pool, it->tensor, TB_POLL, &handle)
+                                   : TB_OK;
+}
+
+static tb_status register_it(struct registration *it, struct tb__tensor_table *table)
+{
+    tb_reader *spare;
+    it->counter = tb__dora_counter_process();
+    TB__TRY(tb__dora_pool_id(tb_bus_name(it->bus), it->counter, it->id));
+    TB__TRY(name_segment(it));
+    TB__TRY(open_pools(it));
+    TB__TRY(write_first(it));
+    struct tb__tensor_entry *entry = tb__tensor_add(table, it->id, it->pool, NULL, &spare);
+    if (entry == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for an entry of pool `%s`", it->id);
+    }
+    entry->export_pool = it->export_pool; /* nobody else knows the id yet */
+    entry->writes_twice = it->export_pool != NULL;
+    tb__tensor_end_use(table, entry);
+    return TB_OK;
+}
+
+tb_status tb_register_with(tb_bus *bus, const tb_tensor *tensor, const tb_register_options *given,
+                           char id[TB_POOL_ID_SIZE])
+{
+    struct tb__tensor_table *table;
+    struct registration it = {.bus = bus, .tensor = tensor};
+    TB__TRY(tb__tensor_table_of(bus, &table));
     if (tensor == NULL || id == NULL) {
         return TB__FAIL(TB_E_INVALID, "tb_register needs a tensor and room for the id");
     }
@@ -330,59 +242,79 @@ tb_status tb_register(tb_bus *bus, const tb_tensor *tensor, char id[TB_POOL_ID_S
         return TB__FAIL(TB_E_INVALID, "tb_register needs a bus with a name: others find the pool "
                                       "by it");
     }
-    uint64_t counter = tb__dora_counter_process();
-    TB__TRY(tb__dora_pool_id(tb_bus_name(bus), counter, made_id));
-    pool_name(counter, name);
-    tb_pool_options options = {.size = sizeof options,
-                               .name = name,
-                               .dtype = tensor->dtype,
-                               .ndim = tensor->ndim,
-                               .device = tensor->device,
-                               .slots = SLOTS,
-                               .policy = TB_LATEST};
-    memcpy(options.shape, tensor->shape, sizeof options.shape);
-    TB__TRY(tb_pool_register(bus, &options, &pool));
-    tb_status status = tb_pool_write(pool, tensor, TB_POLL, &handle);
-    struct entry *entry = status == TB_OK ? add(table, made_id, pool, NULL, &spare) : NULL;
-    if (entry == NULL) {
-        tb_pool_close(pool);
-        return status != TB_OK
-                   ? status
-                   : TB__FAIL(TB_E_NOMEM, "no memory for an entry of pool `%s`", made_id);
+    TB__OPTIONS(tb_register_options, given, &it.options);
+    TB__TRY(check_tensor(tensor, it.options.max_bytes));
+    TB__TRY(check_options(&it.options));
+    tb_status status = register_it(&it, table);
+    if (status != TB_OK) {
+        tb_pool_close(it.pool);
+        tb_pool_close(it.export_pool);
+        return status;
     }
-    end_use(table, entry);
-    memcpy(id, made_id, sizeof made_id);
+    memcpy(id, it.id, sizeof it.id);
     return TB_OK;
+}
+
+tb_status tb_register(tb_bus *bus, const tb_tensor *tensor, char id[TB_POOL_ID_SIZE])
+{
+    return tb_register_with(bus, tensor, NULL, id);
+}
+
+/* For our readers, and for foreign ones: both see the frames in the same order. */
+static tb_status write_both(struct tb__tensor_entry *entry, const tb_tensor *tensor,
+                            int64_t timeout_ns)
+{
+    tb_handle handle;
+    int64_t deadline_ns = tb__deadline_ns(timeout_ns);
+    if (!tb__tensor_write_begin(entry, deadline_ns)) {
+        return TB__FAIL(TB_AGAIN, "pool `%s` is being written by another thread", entry->id);
+    }
+    int64_t left_ns = tb__left_ns(deadline_ns);
+    tb_status status =
+        tb_pool_write(entry->pool, tensor, left_ns == INT64_MAX ? TB_FOREVER : left_ns, &handle);
+    if (status == TB_OK && entry->export_pool != NULL) {
+        status = tb_pool_write(entry->export_pool, tensor, TB_POLL, &handle);
+    }
+    tb__tensor_write_end(entry);
+    return status;
+}
+
+static tb_status write_entry(struct tb__tensor_entry *entry, const tb_tensor *tensor,
+                             int64_t timeout_ns)
+{
+    tb_handle handle;
+    if (entry->pool == NULL) {
+        return TB_E_FREED; /* only the owner writes: another process's pool is none of this bus */
+    }
+    return entry->writes_twice ? write_both(entry, tensor, timeout_ns)
+                               : tb_pool_write(entry->pool, tensor, timeout_ns, &handle);
 }
 
 tb_status tb_write(tb_bus *bus, const char *id, const tb_tensor *tensor, int64_t timeout_ns)
 {
-    struct table *table;
-    tb_handle handle;
+    struct tb__tensor_table *table;
     int has_reader;
-    TB__TRY(table_of(bus, &table));
+    TB__TRY(tb__tensor_table_of(bus, &table));
     if (id == NULL) {
         return TB__FAIL(TB_E_INVALID, "tb_write needs a pool id");
     }
-    struct entry *entry = use(table, id, &has_reader);
+    struct tb__tensor_entry *entry = tb__tensor_use(table, id, &has_reader);
     if (entry == NULL) {
         return no_such_pool("write", id);
     }
-    tb_status status =
-        entry->pool != NULL ? tb_pool_write(entry->pool, tensor, timeout_ns, &handle) : TB_E_FREED;
+    tb_status status = write_entry(entry, tensor, timeout_ns);
     if (status == TB_E_FREED) {
-        /* Only the owner writes: another process's pool is none of this bus. */
         if (entry->pool != NULL) {
-            retire(table, entry);
+            tb__tensor_retire(table, entry);
         }
         status = no_such_pool("write", id);
     }
-    end_use(table, entry);
+    tb__tensor_end_use(table, entry);
     return status;
 }
 
 /* Remember the frame that was returned last, for when nothing is newer. */
-static tb_status remember(struct entry *entry, tb_frame *frame)
+static tb_status remember(struct tb__tensor_entry *entry, tb_frame *frame)
 {
     tb_frame_info info = {.size = sizeof info};
     TB__TRY(tb_frame_get_info(frame, &info));
@@ -393,7 +325,7 @@ static tb_status remember(struct entry *entry, tb_frame *frame)
 
 /* The newest frame without waiting; the one that was returned last if nothing is newer. One thread
  * at a time per pool, so that each knows what the others were given. */
-static tb_status lease_now(struct entry *entry, tb_frame **out)
+static tb_status lease_now(struct tb__tensor_entry *entry, tb_frame **out)
 {
     tb_status status = TB_E_STALE; /* overwritten: there is a newer one, or will be */
     pthread_mutex_lock(&entry->mutex);
@@ -416,7 +348,7 @@ static tb_status lease_now(struct entry *entry, tb_frame **out)
 }
 
 /* As lease_now(), but waits for a pool's first frame. */
-static tb_status lease_newest(struct entry *entry, int64_t deadline_ns, tb_frame **out)
+static tb_status lease_newest(struct tb__tensor_entry *entry, int64_t deadline_ns, tb_frame **out)
 {
     tb_status status = lease_now(entry, out);
     if (status != TB_AGAIN) {
@@ -437,9 +369,9 @@ static tb_status lease_newest(struct entry *entry, int64_t deadline_ns, tb_frame
 
 tb_status tb_read(tb_bus *bus, const char *id, int64_t timeout_ns, tb_frame **out)
 {
-    struct table *table;
-    struct entry *entry;
-    TB__TRY(table_of(bus, &table));
+    struct tb__tensor_table *table;
+    struct tb__tensor_entry *entry;
+    TB__TRY(tb__tensor_table_of(bus, &table));
     if (id == NULL || out == NULL) {
         return TB__FAIL(TB_E_INVALID, "tb_read needs a pool id and room for a frame");
     }
@@ -447,15 +379,15 @@ tb_status tb_read(tb_bus *bus, const char *id, int64_t timeout_ns, tb_frame **ou
     TB__TRY(use_reader(table, "read", id, &entry));
     tb_status status = lease_newest(entry, deadline_ns, out);
     if (means_gone(status)) {
-        retire(table, entry);
+        tb__tensor_retire(table, entry);
         status = no_such_pool("read", id);
     }
-    end_use(table, entry);
+    tb__tensor_end_use(table, entry);
     return status;
 }
 
 /* Free a pool of this bus. Another process may have freed it before. */
-static tb_status free_own(struct entry *entry)
+static tb_status free_own(struct tb__tensor_entry *entry)
 {
     tb_pool_stats stats = {.size = sizeof stats};
     TB__TRY(tb_pool_get_stats(entry->pool, &stats));
@@ -464,26 +396,26 @@ static tb_status free_own(struct entry *entry)
 
 tb_status tb_free(tb_bus *bus, const char *id)
 {
-    struct table *table;
+    struct tb__tensor_table *table;
     int has_reader;
-    TB__TRY(table_of(bus, &table));
+    TB__TRY(tb__tensor_table_of(bus, &table));
     if (id == NULL) {
         return TB__FAIL(TB_E_INVALID, "tb_free needs a pool id");
     }
-    struct entry *entry = use(table, id, &has_reader);
+    struct tb__tensor_entry *entry = tb__tensor_use(table, id, &has_reader);
     if (entry == NULL || entry->pool == NULL) {
         if (entry != NULL) {
-            end_use(table, entry);
+            tb__tensor_end_use(table, entry);
         }
         TB__TRY(use_reader(table, "release", id, &entry));
     }
     tb_status status = entry->pool != NULL ? free_own(entry) : tb_reader_free_pool(entry->reader);
     if (status == TB_OK || means_gone(status)) {
-        retire(table, entry);
+        tb__tensor_retire(table, entry);
     }
     if (means_gone(status)) {
         status = no_such_pool("release", id);
     }
-    end_use(table, entry);
+    tb__tensor_end_use(table, entry);
     return status;
 }

@@ -86,6 +86,9 @@ static tb_status check_spec(const struct tb__doradma_spec *spec)
         return TB__FAIL(TB_E_INVALID, "a pool for foreign readers has one slot, not %u",
                         spec->slots);
     }
+    if ((spec->flags & TB__GEOMETRY_LIVE) != 0 && spec->slots != 1) {
+        return TB__FAIL(TB_E_INVALID, "a live pool has one slot, not %u", spec->slots);
+    }
     if (half != spec->creator) {
         return TB__FAIL(TB_E_INVALID,
                         "pool uid begins with %016" PRIx64 ", not its owner's %016" PRIx64, half,

@@ -39,7 +39,8 @@
 /* Geometry flags. Unknown ones are refused. */
 #define TB__GEOMETRY_VARYING 1u /* shape and strides may differ from frame to frame */
 #define TB__GEOMETRY_EXPORT 2u  /* a /dev/shm file for foreign readers; one slot, not sealed */
-#define TB__GEOMETRY_FLAGS 3u
+#define TB__GEOMETRY_LIVE 4u    /* one slot, written in place whoever holds it */
+#define TB__GEOMETRY_FLAGS 7u
 
 /* All fields are written by the owner before publication and never again, except write_gen. */
 struct tb__doradma_header {

@@ -105,6 +105,9 @@ static tb_status check_numbers(const struct tb__doradma_header *header)
     if ((header->flags & TB__GEOMETRY_EXPORT) != 0 && header->slot_count != 1) {
         return corrupt("slot_count", header->slot_count, "a pool for foreign readers has", 1);
     }
+    if ((header->flags & TB__GEOMETRY_LIVE) != 0 && header->slot_count != 1) {
+        return corrupt("slot_count", header->slot_count, "a live pool has", 1);
+    }
     if (header->policy != TB_LATEST && header->policy != TB_EVERY) {
         return corrupt("policy", header->policy, "0 to", TB_EVERY);
     }
