@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from dora_support import Daemons, Place, tool
+from dora_support import ROOT, Daemons, Place, tool
 
 pytest.importorskip("dora", reason="dora-rs is not installed")
 
@@ -189,3 +189,35 @@ def test_an_unreachable_pool_says_why(place):
         )
     assert "UnreachableError" in output
     assert f"reached through {place.bus}, this node looks in {other}" in output
+
+
+def example(place: Place, name: str, frames: int = 5) -> str:
+    """An example's flow, with fewer frames, from where its nodes are."""
+    folder = ROOT / "examples" / "dora"
+    text = (folder / name).read_text().replace("message_num: 100", f"message_num: {frames}")
+    return text.replace("path: ", f"path: {folder}/").replace(f"{folder}/$PWD", str(ROOT))
+
+
+def test_example_cpu2cpu(place):
+    output = run(place, example(place, "cpu2cpu.yml"))
+    assert "Sender preview: [0, 1, 2, 3, 4]" in output
+    assert "Receiver preview: [0, 1, 2, 3, 4]" in output
+    assert "Lane: direct, copies: 1" in output
+    assert "Average transfer throughput: " in output
+
+
+def test_example_camera(place):
+    flow = place.flow(example(place, "camera.yml"))
+    output = place.run(tool("dora"), "run", flow, "--stop-after", "2s")
+    (line,) = [line for line in output.splitlines() if "viewer: viewer: " in line]
+    images, boxes, lost = [int(word) for word in line.replace(",", "").split() if word.isdigit()]
+    assert images > 5 and boxes > 5, line
+
+
+def test_example_two_machines(place):
+    with Daemons(place, ["A", "B"]) as daemons:
+        flow = place.flow(example(place, "two_machines.yml"))
+        output = place.run(
+            tool("dora"), "start", flow, "--attach", "--coordinator-port", daemons.port
+        )
+    assert "Lane: direct, copies: 1" in output
