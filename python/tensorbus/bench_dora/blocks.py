@@ -116,6 +116,7 @@ def run(tools: Tools, workload: Workload, side: str, way: dict[str, Any]) -> Blo
         env = os.environ | {
             "PATH": f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "TENSORBUS_DIR": str(bus),
+            "RUST_BACKTRACE": "0",
         }
         try:
             done = subprocess.run(

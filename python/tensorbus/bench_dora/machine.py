@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 
+import tensorbus
+
 
 def describe() -> dict[str, object]:
     """Processor, kernel, interpreter and packages, for the head of the table and for --json."""
@@ -16,8 +18,8 @@ def describe() -> dict[str, object]:
             if line.startswith("model name"):
                 processor = line.partition(":")[2].strip()
                 break
-    versions = {}
-    for package in ("dora-rs", "dora-rs-cli", "numpy", "pyarrow", "tensorbus"):
+    versions: dict[str, str | None] = {"tensorbus": tensorbus.__version__}
+    for package in ("dora-rs", "dora-rs-cli", "numpy", "pyarrow"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
@@ -66,7 +67,7 @@ def _choose_stock_way(row: Row, tools: Tools, say: Callable[[str], None]) -> Non
             row.stock_ways_us[name] = run(tools, row.workload, "stock", way).p50_us
         except BlockError as error:
             row.stock_ways_us[name] = None
-            say(f"  stock dora, {name}: {_last_line(error)}")
+            say(f"  stock dora, {name}: {_gist(error)}")
     works = {name: us for name, us in row.stock_ways_us.items() if us is not None}
     if works:
         row.stock_way = min(works, key=works.__getitem__)
@@ -82,15 +83,17 @@ def _one_block(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
         try:
             row.blocks[side].append(run(tools, row.workload, side, way))
         except BlockError as error:
-            row.skipped[side] = _last_line(error)
+            row.skipped[side] = _gist(error)
             say(f"  {side}: {error}")
     if "copy" not in row.skipped and row.workload.mode == "copy" and tools.tensorbus:
         try:
             row.copies.append(best_copy(tools, row.workload))
         except BlockError as error:
-            row.skipped["copy"] = _last_line(error)
+            row.skipped["copy"] = _gist(error)
 
 
-def _last_line(error: BlockError) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "failed"
+def _gist(error: BlockError) -> str:
+    """The line that says why: the last one that speaks of an error, else the last one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"\w*Error\b", line)]
+    return (telling or lines or ["failed"])[-1]
