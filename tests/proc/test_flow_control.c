@@ -4,6 +4,7 @@
 #include "harness/harness.h"
 
 #include <poll.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,12 +30,24 @@ struct fixture {
     struct tb__control *control;
 };
 
-static tb_bus *runner_bus; /* the control's own, which it shows to nobody */
+/* A message that holds the runner's service thread up until it is let go. */
+#define HOLD TB__MSG_STREAM_FIRST
+static sem_t held;
+static sem_t let_go;
 
-static tb_status note_bus(tb_bus *bus)
+static void on_hold(void *context, struct tb__lifeline *line, struct tb__msg *msg)
+{
+    (void)context;
+    (void)line;
+    (void)msg;
+    sem_post(&held);
+    sem_wait(&let_go);
+}
+
+static tb_status can_be_held(tb_bus *bus)
 {
     if (strcmp(tb_bus_name(bus), TB__RUNNER_ENDPOINT) == 0) {
-        runner_bus = bus;
+        tb__bus_handle(bus, HOLD, HOLD, on_hold, NULL);
     }
     return TB_OK;
 }
@@ -141,7 +154,8 @@ static void begin(struct child *child)
     child_tell(child, "b", 1);
 }
 
-/* A node that reports, then tells its parent what it has heard when it is asked; ends at 'q'. */
+/* A node that reports, then tells its parent what it has heard when it is asked; with 'h' holds the
+ * runner up before; ends at 'q'. */
 static void node_role(void *argument)
 {
     struct peer peer;
@@ -150,6 +164,9 @@ static void node_role(void *argument)
     connect_peer(&peer, argument);
     say_ready(&peer);
     for (parent_hear(&command, 1); command != 'q'; parent_hear(&command, 1)) {
+        if (command == 'h') {
+            CHECK_OK(tb__lifeline_send(peer.runner, HOLD, NULL, 0));
+        }
         tb__bus_lock(peer.bus);
         struct heard answer = heard;
         tb__bus_unlock(peer.bus);
@@ -158,12 +175,17 @@ static void node_role(void *argument)
     close_peer(&peer);
 }
 
-static struct heard ask(struct child *node)
+static struct heard ask_with(struct child *node, const char *command)
 {
     struct heard answer;
-    child_tell(node, "?", 1);
+    child_tell(node, command, 1);
     child_hear(node, &answer, sizeof answer);
     return answer;
+}
+
+static struct heard ask(struct child *node)
+{
+    return ask_with(node, "?");
 }
 
 static void quit(struct child *node)
@@ -211,13 +233,15 @@ static void a_node_that_hangs_up_just_now_needs_no_stop(void)
     struct fixture it;
     struct child sink;
     fork_node(&sink, "sink");
-    tb__bus_on_open(note_bus);
+    tb__bus_on_open(can_be_held);
+    CHECK(sem_init(&held, 0, 0) == 0 && sem_init(&let_go, 0, 0) == 0);
     open_control(&it);
     begin_node(&it, &sink, SINK);
-    tb__bus_lock(runner_bus); /* without it the service thread takes no line out */
+    ask_with(&sink, "h");
+    CHECK_EQ(sem_wait(&held), 0);
     quit(&sink);
     CHECK_EQ(tb__control_stop(it.control, SINK), 1);
-    tb__bus_unlock(runner_bus);
+    sem_post(&let_go);
     close_control(&it);
 }
 
