@@ -1,4 +1,4 @@
-/* Arrow's PyCapsule interface; see arrow.h, and value.h for the values that are exported. */
+/* Exporting values through Arrow's PyCapsule interface; see value.h. */
 #include "arrow.h"
 
 #include <stdlib.h>
@@ -9,56 +9,6 @@
 
 #define SCHEMA_NAME "arrow_schema"
 #define ARRAY_NAME "arrow_array"
-
-void py_arrow_raise(struct py_state *state, const struct py_arrow_error *error)
-{
-    switch (error->reason) {
-    case PY_ARROW_NO_MEMORY:
-        py_fail(state, TB_E_NOMEM, "%s", error->text);
-        return;
-    case PY_ARROW_UNSUPPORTED:
-        py_fail(state, TB_E_UNSUPPORTED, "%s", error->text);
-        return;
-    default:
-        py_fail(state, TB_E_CORRUPT, "%s", error->text);
-    }
-}
-
-/* ------------------------------------------------------------------ in */
-
-int py_arrow_like(PyObject *object)
-{
-    return PyObject_HasAttrString(object, "__arrow_c_array__");
-}
-
-int py_arrow_in_open(PyObject *object, struct py_arrow_in *out)
-{
-    *out = (struct py_arrow_in){.schema = NULL};
-    PyObject *pair = PyObject_CallMethod(object, "__arrow_c_array__", NULL);
-    if (pair == NULL) {
-        return -1;
-    }
-    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-        PyErr_Format(PyExc_TypeError, "__arrow_c_array__() of %R gave no pair of capsules",
-                     (PyObject *)Py_TYPE(object));
-        Py_DECREF(pair);
-        return -1;
-    }
-    out->schema_capsule = Py_NewRef(PyTuple_GetItem(pair, 0));
-    out->array_capsule = Py_NewRef(PyTuple_GetItem(pair, 1));
-    Py_DECREF(pair);
-    out->schema = PyCapsule_GetPointer(out->schema_capsule, SCHEMA_NAME);
-    out->array = out->schema != NULL ? PyCapsule_GetPointer(out->array_capsule, ARRAY_NAME) : NULL;
-    return out->array != NULL ? 0 : -1;
-}
-
-void py_arrow_in_close(struct py_arrow_in *in)
-{
-    Py_CLEAR(in->schema_capsule);
-    Py_CLEAR(in->array_capsule);
-}
-
-/* ------------------------------------------------------------------ out */
 
 /* Consumers let go on any thread, with the GIL or without, now and then when Python has ended. */
 static void let_go(void *keep)

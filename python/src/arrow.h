@@ -6,15 +6,17 @@
 #include "arrow_fail.h"
 #include "module.h"
 
-/* An array that an object has given; both structs live as long as the capsules. */
+/* An array that an object has given: in capsules, or the only one of a stream. */
 struct py_arrow_in {
     const struct ArrowSchema *schema;
     const struct ArrowArray *array;
     PyObject *schema_capsule;
     PyObject *array_capsule;
+    struct ArrowSchema own_schema;
+    struct ArrowArray own_array;
 };
 
-/* Whether an object has __arrow_c_array__. */
+/* Whether an object has __arrow_c_array__ or __arrow_c_stream__. */
 int py_arrow_like(PyObject *object);
 
 /* Ask an object for its array. Returns -1 with an exception set; to be closed either way. */

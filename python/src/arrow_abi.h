@@ -1,4 +1,4 @@
-/* The Arrow C data interface: two structs that any two libraries of a process can exchange arrays
+/* The Arrow C data interface: structs that any two libraries of a process can exchange arrays
  * with. Their layout is Arrow's, fixed for ever; see "The Arrow C data interface" in its docs. */
 #ifndef PY_ARROW_ABI_H
 #define PY_ARROW_ABI_H
@@ -34,7 +34,17 @@ struct ArrowArray {
     void *private_data;
 };
 
+/* Arrays one after another. Functions return 0 or an errno. */
+struct ArrowArrayStream {
+    int (*get_schema)(struct ArrowArrayStream *stream, struct ArrowSchema *out);
+    int (*get_next)(struct ArrowArrayStream *stream, struct ArrowArray *out); /* end: released */
+    const char *(*get_last_error)(struct ArrowArrayStream *stream);           /* or NULL */
+    void (*release)(struct ArrowArrayStream *stream);
+    void *private_data;
+};
+
 _Static_assert(sizeof(struct ArrowSchema) == 72, "Arrow's schema");
 _Static_assert(sizeof(struct ArrowArray) == 80, "Arrow's array");
+_Static_assert(sizeof(struct ArrowArrayStream) == 40, "Arrow's stream");
 
 #endif

@@ -196,6 +196,22 @@ static int children_hold(const struct py_arrow_node *node, int64_t count,
     return 1;
 }
 
+/* Keys and entries of a map are never null; consumers take that for granted. */
+static int check_map(const struct py_arrow_node *node, struct py_arrow_error *error)
+{
+    const struct py_arrow_node *entries = node->children[0];
+    if (entries->type.layout != PY_ARROW_STRUCT || entries->child_count != 2 ||
+        entries->buffers[0].data != NULL) {
+        return fail(error, node, "its entries are no pairs");
+    }
+    const struct py_arrow_node *keys = entries->children[0];
+    if (keys->type.layout == PY_ARROW_NULL ||
+        (py_arrow_type_has_validity(&keys->type) && keys->buffers[0].data != NULL)) {
+        return fail(error, node, "it has keys that are null");
+    }
+    return 1;
+}
+
 static int check_layout(const struct py_arrow_node *node, struct py_arrow_error *error)
 {
     int64_t total = total_of(node);
@@ -210,7 +226,8 @@ static int check_layout(const struct py_arrow_node *node, struct py_arrow_error 
     case PY_ARROW_VIEWS:
         return check_views(node, error);
     case PY_ARROW_LIST:
-        return check_offsets(node, (uint64_t)node->children[0]->length, error);
+        return check_offsets(node, (uint64_t)node->children[0]->length, error) &&
+               (strcmp(node->format, "+m") != 0 || check_map(node, error));
     case PY_ARROW_LIST_VIEW:
         return check_list_view(node, error);
     case PY_ARROW_FIXED_LIST:

@@ -295,17 +295,21 @@ static int set_item(struct builder *builder, PyObject *key, PyObject *value)
     return result;
 }
 
-static int set_items(struct builder *builder, PyObject *mapping)
+static PyObject *items_of(PyObject *mapping)
 {
-    PyObject *items =
-        PyMapping_Check(mapping) && !PyList_Check(mapping) ? PyMapping_Items(mapping) : NULL;
-    int result = 0;
-    if (items == NULL) {
+    PyObject *items = PyMapping_Check(mapping) ? PyMapping_Items(mapping) : NULL;
+    if (items == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
         PyErr_Clear();
         PyErr_Format(PyExc_TypeError, "metadata must be a dict or None, not %R",
                      (PyObject *)Py_TYPE(mapping));
-        return -1;
     }
+    return items;
+}
+
+static int set_items(struct builder *builder, PyObject *mapping)
+{
+    PyObject *items = items_of(mapping);
+    int result = items != NULL ? 0 : -1;
     for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(items); i++) {
         PyObject *item = PyList_GetItem(items, i);
         if (!PyTuple_Check(item) || PyTuple_Size(item) != 2) {
@@ -315,7 +319,7 @@ static int set_items(struct builder *builder, PyObject *mapping)
         }
         result = set_item(builder, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1));
     }
-    Py_DECREF(items);
+    Py_XDECREF(items);
     return result;
 }
 

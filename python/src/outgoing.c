@@ -123,10 +123,7 @@ static int begin_tensor(struct py_state *state, PyObject *object, struct py_outg
 static int refuse(PyObject *object)
 {
     const char *remedy = "make an array of it (numpy.asarray, pyarrow.array), or bytes or a str";
-    if (PyObject_HasAttrString(object, "__arrow_c_stream__")) {
-        remedy = "a table or a column of several chunks is sent as one array: "
-                 "combine_chunks(), or rechunk() and to_arrow(), make one";
-    } else if (PyMapping_Check(object) && !PySequence_Check(object)) {
+    if (PyMapping_Check(object) && !PySequence_Check(object)) {
         remedy = "small named values go into the metadata";
     }
     PyErr_Format(PyExc_TypeError, "a value of type %R cannot be sent; %s",

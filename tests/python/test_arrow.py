@@ -1,0 +1,501 @@
+"""Arrow arrays: every type comes back equal, without a copy, and broken messages are errors."""
+
+import contextlib
+import datetime
+import decimal
+import gc
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from node_kit import node_pair
+
+import tensorbus as tb
+
+pa = pytest.importorskip("pyarrow")
+
+CORPUS = pathlib.Path(__file__).parents[1] / "fuzz" / "corpus" / "arrow"
+
+
+@pytest.fixture
+def pair():
+    with node_pair() as nodes:
+        yield nodes
+
+
+def receive(pair, array):
+    source, sink = pair
+    source.send_output("out", array)
+    return sink.next(10)
+
+
+def check(pair, array):
+    """Send an array; what arrives is the same in every respect."""
+    got = receive(pair, array).arrow()
+    got.validate(full=True)
+    assert got.type.equals(array.type, check_metadata=True)
+    assert len(got) == len(array) and got.null_count == array.null_count, array.type
+    assert got.equals(array), f"{got}\nis not\n{array}"
+    return got
+
+
+NUMBERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
+           pa.uint64(), pa.float32(), pa.float64()]
+TIMES = [pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
+         pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "Europe/Paris"),
+         pa.timestamp("ns", "+01:00"), pa.duration("s"), pa.duration("ms"), pa.duration("us"),
+         pa.duration("ns")]  # fmt: skip
+
+
+def examples() -> dict[str, "pa.Array"]:
+    """One array of each kind, long enough to be sliced anywhere."""
+    n = 41
+    text = [None if i % 5 == 3 else "äö"[: i % 3] * i for i in range(n)]
+    words = [None if i % 7 == 2 else f"word {i}" for i in range(n)]
+    lists = [None if i % 6 == 1 else list(range(i % 4)) for i in range(n)]
+    ids = pa.array([i % 2 for i in range(n)], pa.int8())
+    found = {
+        "null": pa.nulls(n),
+        "bool": pa.array([i % 3 == 0 for i in range(n)]),
+        "bool with nulls": pa.array([None if i % 5 == 0 else i % 3 == 0 for i in range(n)]),
+        "float16": pa.array([np.float16(i) for i in range(n)], pa.float16()),
+        "text": pa.array(text),
+        "large text": pa.array(text, pa.large_string()),
+        "bytes": pa.array([b"\0" * i for i in range(n)], pa.binary()),
+        "large bytes": pa.array([b"\0" * i for i in range(n)], pa.large_binary()),
+        "fixed bytes": pa.array([None if i == 4 else bytes([i] * 3) for i in range(n)], pa.binary(3)),
+        "decimal128": pa.array([decimal.Decimal(i) / 4 for i in range(n)], pa.decimal128(9, 2)),
+        "decimal256": pa.array([None if i == 2 else decimal.Decimal(i) for i in range(n)],
+                               pa.decimal256(60, 3)),
+        "interval": pa.array([(i, 2, 3) for i in range(n)], pa.month_day_nano_interval()),
+        "list": pa.array(lists),
+        "large list": pa.array(lists, pa.large_list(pa.int16())),
+        "list of lists of text": pa.array([[[w, None], []] if w else None for w in words]),
+        "fixed list": pa.array([None if i == 3 else [i, -i] for i in range(n)],
+                               pa.list_(pa.float32(), 2)),
+        "fixed list of nothing": pa.array([[]] * n, pa.list_(pa.int8(), 0)),
+        "fixed list of text": pa.array([[w, "x"] for w in words], pa.list_(pa.string(), 2)),
+        "struct": pa.array([None if i == 9 else {"a": i, "b": words[i]} for i in range(n)]),
+        "struct of nothing": pa.array([{}] * n, pa.struct([])),
+        "struct of structs": pa.array([{"a": {"b": lists[i]}, "c": None} for i in range(n)]),
+        "map": pa.array([None if i == 3 else [(f"k{i}", i), ("", None)][: i % 3] for i in range(n)],
+                        pa.map_(pa.string(), pa.int32())),
+        "dictionary": pa.array(words).dictionary_encode(),
+        "ordered dictionary": pa.DictionaryArray.from_arrays(
+            pa.array([None if i == 1 else i % 4 for i in range(n)], pa.uint8()),
+            pa.array(["p", "q", "r", "s"]), ordered=True),
+        "dictionary of structs": pa.DictionaryArray.from_arrays(
+            pa.array([i % 2 for i in range(n)], pa.int64()), pa.array([{"a": 1}, {"a": None}])),
+        "sparse union": pa.UnionArray.from_sparse(ids, [pa.array(range(n)), pa.array(words)]),
+        "dense union": pa.UnionArray.from_dense(
+            ids, pa.array([i // 2 for i in range(n)], pa.int32()),
+            [pa.array(range(n)), pa.array(words)]),
+        "union of odd ids": pa.UnionArray.from_sparse(
+            pa.array([5 if i % 2 else 127 for i in range(n)], pa.int8()),
+            [pa.array(range(n)), pa.array(words)], type_codes=[5, 127]),
+        "runs": pa.RunEndEncodedArray.from_arrays(
+            pa.array([3, 7, 8, n], pa.int32()), pa.array(["a", None, "b", "c"])),
+        "short runs": pa.RunEndEncodedArray.from_arrays(
+            pa.array([1, n], pa.int16()), pa.array([1.5, 2.5])),
+        "text view": pa.array([w and w * (i % 4) for i, w in enumerate(words)], pa.string_view()),
+        "bytes view": pa.array([b"long enough to be elsewhere" * (i % 3) for i in range(n)],
+                               pa.binary_view()),
+        "list view": pa.array(lists, pa.list_view(pa.int64())),
+        "large list view": pa.array(lists, pa.large_list_view(pa.int8())),
+        "tensors": pa.FixedShapeTensorArray.from_numpy_ndarray(
+            np.arange(n * 6, dtype=np.float32).reshape(n, 2, 3)),
+        "batch": pa.RecordBatch.from_pydict({"x": range(n), "y": words}).to_struct_array(),
+    }  # fmt: skip
+    for kind in NUMBERS:
+        found[str(kind)] = pa.array(range(n), kind)
+        found[f"{kind} with nulls"] = pa.array([None if i % 9 == 4 else i for i in range(n)], kind)
+    for kind in TIMES:
+        plain = pa.int32() if kind.bit_width == 32 else pa.int64()
+        unit = 86_400_000 if kind == pa.date64() else 1000  # a day; what Python's times can hold
+        found[str(kind)] = pa.array([None if i == 7 else i * unit for i in range(n)], plain).cast(kind)
+    return found
+
+
+EXAMPLES = examples()
+
+
+def test_every_type_comes_back(pair):
+    for array in EXAMPLES.values():
+        assert check(pair, array).to_pylist() == array.to_pylist()
+
+
+SLICES = ((0, 0), (0, 1), (1, 7), (3, 20), (7, 9), (8, 16), (13, 28), (40, 1), (41, 0))
+
+
+def test_slices_come_back(pair):
+    for array in EXAMPLES.values():
+        for start, length in SLICES:
+            check(pair, array.slice(start, length))
+        check(pair, array.slice(5, 30).slice(4, 11))
+
+
+def test_empty_arrays_come_back(pair):
+    for array in EXAMPLES.values():
+        try:
+            empty = pa.array([], array.type)  # as pyarrow makes one: offsets may be missing, say
+        except NotImplementedError:
+            empty = array.slice(0, 0)
+        check(pair, empty)
+
+
+def test_what_came_can_be_sent_on(pair):
+    for array in EXAMPLES.values():
+        first = receive(pair, array[3:20]).hold()
+        check(pair, first.arrow())
+        assert receive(pair, first.value).arrow().equals(array[3:20])  # as it is
+        first.release()
+
+
+def random_type(dice: random.Random, depth: int) -> "pa.DataType":
+    leaf = [*NUMBERS, pa.bool_(), pa.string(), pa.large_binary(), pa.null(), pa.date32(),
+            pa.timestamp("us"), pa.binary(2), pa.string_view()]
+    if depth == 0 or dice.random() < 0.3:
+        return dice.choice(leaf)
+    inner = random_type(dice, depth - 1)
+    return dice.choice([
+        lambda: pa.list_(inner), lambda: pa.large_list(inner), lambda: pa.list_(inner, dice.randint(0, 3)),
+        lambda: pa.list_view(inner), lambda: pa.map_(pa.string(), inner),
+        lambda: pa.struct([pa.field("a", inner), pa.field("", random_type(dice, depth - 1))]),
+        lambda: pa.struct([pa.field("a", inner, nullable=True, metadata={"k": "v", "": "\0"})]),
+    ])()  # fmt: skip
+
+
+def random_value(dice: random.Random, kind: "pa.DataType"):
+    if pa.types.is_null(kind) or dice.random() < 0.15:
+        return None
+    if pa.types.is_fixed_size_list(kind):
+        return [random_value(dice, kind.value_type) for _ in range(kind.list_size)]
+    if pa.types.is_map(kind):
+        return [(f"k{i}", random_value(dice, kind.item_type)) for i in range(dice.randint(0, 3))]
+    if pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        return [random_value(dice, kind.value_type) for _ in range(dice.randint(0, 4))]
+    if pa.types.is_struct(kind):
+        return {kind.field(i).name: random_value(dice, kind.field(i).type)
+                for i in range(kind.num_fields)}
+    if pa.types.is_boolean(kind):
+        return dice.random() < 0.5
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes(dice.randrange(256) for _ in range(kind.byte_width))
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return "ä" * dice.randint(0, 20)
+    if pa.types.is_large_binary(kind):
+        return b"\0x" * dice.randint(0, 9)
+    if pa.types.is_timestamp(kind):
+        return datetime.datetime(2020, 1, 1, microsecond=dice.randrange(10**6))
+    return dice.randint(0, 100)
+
+
+def random_array(dice: random.Random) -> "pa.Array":
+    while True:
+        kind = random_type(dice, 3)
+        with contextlib.suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            return pa.array([random_value(dice, kind) for _ in range(dice.randint(0, 60))], kind)
+
+
+def test_arrays_of_random_types_come_back(pair):
+    for seed in range(300):
+        dice = random.Random(seed)
+        array = random_array(dice)
+        for _ in range(3):
+            check(pair, array)
+            start = dice.randint(0, len(array))
+            array = array.slice(start, dice.randint(0, len(array) - start))
+
+
+def test_extension_types_and_metadata_come_back(pair):
+    class Angle(pa.ExtensionType):
+        def __init__(self):
+            super().__init__(pa.float64(), "tests.angle")
+
+        def __arrow_ext_serialize__(self):
+            return b"degrees"
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage_type, serialized):
+            assert serialized == b"degrees"
+            return cls()
+
+    pa.register_extension_type(Angle())
+    try:
+        array = pa.ExtensionArray.from_storage(Angle(), pa.array([1.0, 2.0]))
+        assert type(check(pair, array).type) is Angle
+        check(pair, pa.StructArray.from_arrays([array], ["angle"]))
+    finally:
+        pa.unregister_extension_type("tests.angle")
+
+
+def test_a_record_batch_arrives_as_a_struct(pair):
+    batch = pa.RecordBatch.from_pydict({"x": [1, 2], "y": ["a", None]}, metadata={"made": "here"})
+    event = receive(pair, batch)
+    again = pa.record_batch(event.value)
+    assert again.equals(batch) and again.schema.metadata == {b"made": b"here"}
+
+
+# ---- how much is copied and sent
+
+
+def test_large_arrays_are_looked_at_where_they_are(pair):
+    array = pa.array(np.arange(100_000))
+    event = receive(pair, array)
+    got = event.arrow()
+    view = event.numpy()
+    assert got.buffers()[1].address == view.ctypes.data and got.buffers()[0] is None
+    texts = receive(pair, pa.array(["text"] * 50_000))
+    first, second = texts.arrow(), pa.array(texts.value)
+    assert first.buffers()[2].address == second.buffers()[2].address
+    assert all(b.address % 64 == 0 for b in first.buffers() if b is not None)
+
+
+def test_only_the_used_part_of_a_slice_is_sent(pair):
+    whole = pa.array([f"text {i}" for i in range(100_000)])
+    assert receive(pair, whole.slice(50_000, 10)).value.nbytes < 1000
+    assert receive(pair, pa.array(np.arange(100_000)).slice(5, 10)).value.nbytes == 80
+    nested = pa.array([[i] * 10 for i in range(10_000)])
+    assert receive(pair, nested.slice(100, 10)).value.nbytes < 1500
+    struct = pa.StructArray.from_arrays([whole, pa.array(range(100_000))], ["a", "b"])
+    assert receive(pair, struct.slice(99_990)).value.nbytes < 1500
+
+
+def test_numbers_are_tensors_for_everybody_else(pair):
+    """A node that knows nothing of Arrow gets a tensor of one dimension."""
+    value = receive(pair, pa.array([1, 2, 3], pa.int16())).value
+    assert value.kind == "arrow" and value.dtype == "int16" and value.shape == (3,)
+    assert list(value.numpy()) == [1, 2, 3] and value.nbytes == 6
+    times = receive(pair, pa.array([1, 2], pa.timestamp("us"))).value
+    assert list(times.numpy()) == [1, 2] and pa.array(times).type == pa.timestamp("us")
+    assert receive(pair, pa.array([1, None, 3])[2:]).value.nbytes == 8  # no null is left in it
+
+
+def test_values_of_other_kinds_as_arrow(pair):
+    assert receive(pair, b"abc").arrow().equals(pa.array([97, 98, 99], pa.uint8()))
+    assert receive(pair, np.arange(3, dtype=np.float32)).arrow().equals(pa.array([0, 1, 2], pa.float32()))
+    grid = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
+    got = receive(pair, grid).arrow()
+    assert got.to_pylist() == grid.tolist() and got.type == pa.list_(pa.list_(pa.int32(), 2), 3)
+    assert receive(pair, np.zeros((0, 3))).arrow().type == pa.list_(pa.float64(), 3)
+    assert receive(pair, np.float64(2.5)).arrow().equals(pa.array([2.5]))
+    for other in (np.array([True]), np.array([1j])):
+        with pytest.raises(tb.UnsupportedError, match="Arrow has no array of (bool|complex)"):
+            receive(pair, other).arrow()
+
+
+def test_an_arrow_value_as_numpy(pair):
+    value = receive(pair, pa.array(["a", None])).value
+    assert list(value.numpy()) == ["a", None] and list(np.asarray(value)) == ["a", None]
+    assert value.dtype is None and value.shape == (2,) and len(value) == 2 and value.kind == "arrow"
+    assert value[0].as_py() == "a" and [item.as_py() for item in value] == ["a", None]
+    assert "Arrow array" in repr(value)
+    for look in (lambda: memoryview(value), lambda: bytes(value), value.__dlpack__):
+        with pytest.raises((BufferError, TypeError)):
+            look()
+
+
+# ---- how long it is there
+
+
+@pytest.mark.parametrize("array", [
+    pa.array([1, 2, 3]), pa.array(range(50_000)), pa.array(["a", None]), pa.array(["a" * 50] * 5000),
+], ids=["small column", "large column", "small", "large"])  # fmt: skip
+def test_an_export_keeps_the_event(pair, array):
+    event = receive(pair, array)
+    got = event.arrow()
+    piece = got.slice(1, 1)
+    del got
+    pair[1].next(0)
+    for n in range(8):
+        receive(pair, pa.array(np.full(50_000, n)))
+    assert piece.equals(array.slice(1, 1))
+    assert event.value is not None
+    del piece
+    gc.collect()
+    with pytest.raises(tb.InvalidError, match="turn is over"):
+        event.value
+
+
+def test_a_capsule_that_nobody_takes_keeps_nothing_for_ever(pair):
+    event = receive(pair, pa.array(["a"]))
+    capsules = event.value.__arrow_c_array__(requested_schema=None)
+    schema = event.value.__arrow_c_schema__()
+    pair[1].next(0)
+    assert event.value is not None
+    del capsules, schema
+    gc.collect()
+    with pytest.raises(tb.InvalidError):
+        event.value
+
+
+def test_the_schema_alone(pair):
+    value = receive(pair, pa.array([{"a": "x"}])).value
+    assert pa.field(value).type == pa.struct([("a", pa.string())])
+
+
+def test_what_was_sent_is_given_back(pair):
+    text = ["a" * 1000] * 100
+    for make in (lambda: pa.array(text), lambda: pa.table({"a": text}), lambda: pa.array(range(9000))):
+        before = pa.total_allocated_bytes()
+        for _ in range(3):
+            receive(pair, make())
+        gc.collect()
+        assert pa.total_allocated_bytes() == before
+
+
+# ---- what cannot be sent
+
+
+def test_tables_and_chunks_are_one_array_or_none(pair):
+    for several in (pa.chunked_array([[1], [2]]), pa.table({"a": pa.chunked_array([["a"], ["b"]])})):
+        with pytest.raises(TypeError, match="several chunks.*combine_chunks"):
+            receive(pair, several)
+    with pytest.raises(TypeError, match="no chunks"):
+        receive(pair, pa.chunked_array([], pa.int8()))
+    assert receive(pair, pa.chunked_array([["a", None]])).arrow().equals(pa.array(["a", None]))
+    table = pa.table({"a": [1, 2], "b": ["x", None]})
+    assert pa.record_batch(receive(pair, table).value).to_pydict() == table.to_pydict()
+
+    class Broken:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __arrow_c_stream__(self, requested_schema=None):
+            return self.stream
+
+    def fails():
+        yield pa.record_batch({"a": [1]})
+        raise RuntimeError("no more today")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), fails())
+    with pytest.raises(ValueError, match="no more today"):
+        receive(pair, Broken(reader.__arrow_c_stream__()))
+    for stream in (5, None, ()):
+        with pytest.raises((TypeError, ValueError)):
+            receive(pair, Broken(stream))
+    used = table.__arrow_c_stream__()
+    pa.RecordBatchReader._import_from_c_capsule(used).read_all()
+    with pytest.raises((TypeError, ValueError)):
+        receive(pair, Broken(used))
+
+
+def test_objects_that_lie(pair):
+    class Liar:
+        def __init__(self, answer):
+            self.answer = answer
+
+        def __arrow_c_array__(self, requested_schema=None):
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    capsules = pa.array([1]).__arrow_c_array__()
+    for answer, error in (
+        (5, TypeError), ((), TypeError), ((1, 2), ValueError), (capsules[::-1], ValueError),
+        (KeyError("mine"), KeyError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            receive(pair, Liar(answer))
+    used = pa.array([1]).__arrow_c_array__()
+    pa.Array._import_from_c_capsule(*used)
+    with pytest.raises(tb.InvalidError, match="released"):
+        receive(pair, Liar(used))
+    assert receive(pair, Liar(capsules)).arrow().equals(pa.array([1]))
+
+
+def test_what_is_nested_too_deep_is_an_error(pair):
+    deep = pa.array([1])
+    for _ in range(63):
+        deep = pa.StructArray.from_arrays([deep], ["x"])
+    check(pair, deep)  # as much as pyarrow takes
+    for _ in range(2):
+        deep = pa.StructArray.from_arrays([deep], ["x"])
+    with pytest.raises(tb.UnsupportedError, match="nested more than 64"):
+        receive(pair, deep)
+
+
+def test_an_unknown_type_is_an_error_that_names_it(pair):
+    """As a library of the future may export it."""
+    import ctypes
+
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    schema, array = pa.array([1]).__arrow_c_array__()
+    format_at = ctypes.cast(get(schema, b"arrow_schema"), ctypes.POINTER(ctypes.c_char_p))
+    kept, format_at[0] = format_at[0], b"+future"
+
+    class Future:
+        def __arrow_c_array__(self, requested_schema=None):
+            return schema, array
+
+    with pytest.raises(tb.UnsupportedError, match="`[+]future` cannot be sent"):
+        receive(pair, Future())
+    format_at[0] = kept
+
+
+# ---- what a broken sender may send
+
+HOSTILE = """
+import pathlib, random, sys
+import pyarrow as pa, tensorbus as tb
+from tensorbus import _core
+
+dice = random.Random(int(sys.argv[2]))
+files = sorted(pathlib.Path(sys.argv[1]).iterdir())
+taken = refused = 0
+for _ in range(int(sys.argv[3])):
+    data = bytearray(dice.choice(files).read_bytes())
+    for _ in range(dice.randint(0, 4)):
+        if data:
+            # Mostly in the header, where sizes and offsets are.
+            at = dice.randrange(min(len(data), dice.choice((32, 200, 1 << 30))))
+            data[at] = dice.choice((0, 1, 0x7f, 0x80, 0xff, dice.randrange(256)))
+    if dice.random() < 0.1:
+        del data[dice.randrange(len(data) + 1):]
+    value = _core._value_over(bytes(data), "arrow")
+    try:
+        array = pa.array(value)
+    except (tb.CorruptError, tb.UnsupportedError):
+        refused += 1
+        continue
+    except (pa.ArrowException, UnicodeDecodeError, ValueError, TypeError, OverflowError):
+        continue  # pyarrow's own opinion of a type
+    taken += 1
+    if len(array) > 100_000:
+        continue  # of nothing: honest, but slow
+    for look in (array.to_pylist, lambda: str(array), lambda: array.equals(array), array.unique,
+                 lambda: array[::-1].to_pylist()):
+        try:
+            look()
+        except (pa.ArrowException, UnicodeDecodeError, ValueError, TypeError, OverflowError,
+                KeyError, AttributeError):
+            pass
+print(taken, refused)
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_broken_messages_are_errors(seed):
+    """In a process of its own: a crash is its end, not ours."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", HOSTILE, str(CORPUS), str(seed), "1500"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    taken, refused = map(int, done.stdout.split())
+    assert taken > 200 and refused > 200
+
+
+def test_a_mark_that_does_not_fit_means_nothing():
+    for mark in ("", "future", "arrow:", "arrow:l", "str", "arrow\n"):
+        value = tb._core._value_over(b"12345678", mark)
+        assert value.kind == "bytes" and value == b"12345678"
+    value = tb._core._value_over(b"12345678", "arrow")
+    assert value.kind == "arrow"
+    for look in (lambda: len(value), lambda: value.shape, value.arrow, value.__arrow_c_schema__):
+        with pytest.raises(tb.CorruptError, match="malformed"):
+            look()
