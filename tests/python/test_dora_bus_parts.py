@@ -1,0 +1,235 @@
+"""tensorbus.dora on a node that is made up: what a real dataflow does not do on request."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorbus
+import tensorbus.dora
+from tensorbus.dora import UnreachableError
+
+pa = pytest.importorskip("pyarrow")
+
+
+class FakeNode:
+    """As much of dora.Node as attach() needs; two of them share a `table` and are one dataflow."""
+
+    def __init__(self, table: dict | None = None, nodes: list | None = None) -> None:
+        self.table = {} if table is None else table
+        self.nodes = [] if nodes is None else nodes
+        self.dropped: list[str] = []
+        self.sent: list[tuple] = []
+        self.full = False
+
+    def dataflow_id(self) -> str:
+        return "01a22c69-2776-7168-86e0-e4a7ea56fb5c"
+
+    def dataflow_descriptor(self) -> dict:
+        return {"nodes": self.nodes}
+
+    def node_config(self) -> dict:
+        return {"inputs": {"a": "x/y"}, "outputs": ["o"]}
+
+    def extension_store(self, namespace: str, key: str, value: bytes) -> None:
+        if self.full:
+            raise RuntimeError("extension table full for this dataflow\n\nLocation: somewhere")
+        self.table[namespace, key] = value
+
+    def extension_load(self, namespace: str, key: str, remove: bool = False) -> bytes | None:
+        return self.table.get((namespace, key))
+
+    def extension_drop(self, namespace: str, key: str) -> None:
+        if self.table.pop((namespace, key), None) is not None:
+            self.dropped.append(key)
+
+    def drain_dropped_extension_keys(self, namespace: str) -> list[str]:
+        keys, self.dropped = self.dropped, []
+        return keys
+
+    def send_output(self, output_id: str, data: object, metadata: dict | None = None) -> None:
+        self.sent.append((output_id, data, metadata))
+
+    def message(self, number: int = -1, **change: str) -> dict:
+        """What was sent, as an event of its receiver."""
+        output_id, data, metadata = self.sent[number]
+        return {
+            "type": "INPUT",
+            "id": output_id,
+            "value": pa.array(np.frombuffer(data, np.uint8)),
+            "metadata": {**metadata, **change},
+            "kind": "dora",
+        }
+
+    events: list[dict] = []
+
+    def next(self, timeout: float | None = None) -> dict | None:
+        return self.events.pop(0) if self.events else None
+
+
+def attach(node: FakeNode, name: str, **options: object) -> tensorbus.dora.Bus:
+    return tensorbus.dora.attach(node, name=name, linger=0, **options)
+
+
+@pytest.fixture
+def camera():
+    with attach(FakeNode(), "camera") as bus:
+        yield bus
+
+
+@pytest.fixture
+def viewer(camera):
+    with attach(FakeNode(camera.node.table), "viewer") as bus:
+        yield bus
+
+
+def send_frame(bus: tensorbus.dora.Bus, pool: tensorbus.dora.Pool, value: int) -> None:
+    with pool.loan() as frame:
+        frame[:] = value
+    bus.send_output("image", pool.last, {"n": value})
+
+
+def test_a_frame_from_bus_to_bus(camera, viewer):
+    pool = camera.register(np.empty((2, 3), np.int32), name="image")
+    send_frame(camera, pool, 5)
+    output_id, data, metadata = camera.node.sent[0]
+    assert output_id == "image" and data == bytes(pool.last) and metadata["n"] == 5
+    viewer.node.events = [camera.node.message()]
+    event = viewer.next()
+    assert event["value"].numpy().tolist() == [[5, 5, 5], [5, 5, 5]]
+    assert event["metadata"] == {"n": 5}
+    assert event["pool"] == pool.id and event["dropped"] == 0
+
+
+def test_what_is_no_dora_node():
+    with pytest.raises(TypeError, match="has no extension_store"):
+        tensorbus.dora.attach(object())
+
+
+def test_the_node_s_id(monkeypatch):
+    node = FakeNode(nodes=[{"id": "alone", "path": "dynamic", "inputs": {"a": "x/y"},
+                            "outputs": ["o"]}, {"id": "other", "path": "other.py"}])  # fmt: skip
+    with tensorbus.dora.attach(node, linger=0) as bus:
+        assert bus.name == "alone"
+    monkeypatch.setenv("DORA_NODE_CONFIG", "dataflow_id: 01\nnode_id: front-left.1\nrun_config: {}")
+    with tensorbus.dora.attach(node, linger=0) as bus:
+        assert bus.name == "front-left.1"
+    monkeypatch.delenv("DORA_NODE_CONFIG")
+    node.nodes.append({**node.nodes[0], "id": "twin"})
+    with pytest.raises(ValueError, match="pass its id"):
+        tensorbus.dora.attach(node)
+
+
+def test_two_of_one_name_is_an_error(camera):
+    with pytest.raises(tensorbus.ExistsError):
+        attach(FakeNode(), "camera")
+
+
+def test_a_full_table_is_a_warning(camera, caplog):
+    camera.node.full = True
+    pool = camera.register(np.empty(4))
+    assert "could not be announced: extension table full for this dataflow" in caplog.text
+    assert "Location" not in caplog.text
+    send_frame(camera, pool, 1)  # handles work all the same
+
+
+def test_freed_by_its_owner_is_dropped_for_all(camera):
+    pool = camera.register(np.empty(4))
+    assert camera.lookup(pool.id)["size"] == 32
+    pool.free()
+    assert camera.lookup(pool.id) is None
+    with pytest.raises(tensorbus.FreedError):
+        pool.loan()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("{id} far 00000000 {dir}", "on machine far"),
+        ("{id} {host} {boot} /elsewhere", "reached through /elsewhere, this node looks in"),
+        ("{id} box {boot} {dir}", "give both containers one"),
+    ],
+)
+def test_why_a_pool_cannot_be_reached(camera, viewer, change, text):
+    pool = camera.register(np.empty(4), name="image")
+    send_frame(camera, pool, 1)
+    host, boot, directory = camera._place.split(" ", 2)
+    message = camera.node.message(
+        tensorbus=change.format(id=pool.id, host=host, boot=boot, dir=directory)
+    )
+    camera.close()  # now nobody answers for the handle
+    viewer.node.events = [message]
+    with pytest.raises(UnreachableError, match=text) as caught:
+        viewer.next()
+    assert pool.id in str(caught.value) and isinstance(caught.value, tensorbus.NotFoundError)
+
+
+def test_a_producer_that_is_gone_is_a_lost_message(camera, viewer, caplog):
+    pool = camera.register(np.empty(4), name="image")
+    send_frame(camera, pool, 1)
+    message = camera.node.message()
+    camera.close()
+    viewer.node.events = [message]
+    assert viewer.next() is None and viewer.dropped == {"image": 1}
+    assert "is lost: its node has ended" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, 1, 47, 49])
+def test_a_handle_that_is_none(camera, viewer, size):
+    event = {
+        "type": "INPUT",
+        "id": "image",
+        "value": pa.array(np.zeros(size, np.uint8)),
+        "metadata": {"tensorbus": "pool_camera_1 a b c"},
+        "kind": "dora",
+    }
+    viewer.node.events = [event]
+    with pytest.raises(ValueError):
+        viewer.next()
+
+
+def test_closing_twice(camera):
+    camera.register(np.empty(4))
+    assert len(camera.node.table) == 1
+    camera.close()
+    camera.close()
+    assert camera.node.table == {}
+
+
+CHILD = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from test_dora_bus_parts import FakeNode, attach
+bus = attach(FakeNode(), "camera")
+bus.register(np.empty(4))
+pid = os.fork()
+if pid == 0:
+    bus.close()  # the parent's: a child must not touch it
+    os._exit(len(bus.node.table))
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(code, len(bus.node.table), not bus._bus.closed)
+"""
+
+
+def test_closing_in_a_child_does_nothing():
+    # In a process of its own: forking stops threads of pyarrow's allocator.
+    script = CHILD.format(folder=str(pathlib.Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "1 1 True\n", done.stderr
+
+
+def test_nothing_is_left_in_the_runtime_directory(directory):
+    with attach(FakeNode(), "camera") as bus:
+        assert (directory / bus.flow / "camera.sock").is_symlink()
+    assert list(directory.iterdir()) == []
+
+
+def test_attributes_of_the_node_shine_through(camera):
+    assert camera.node_config()["outputs"] == ["o"]
+    with pytest.raises(AttributeError):
+        camera.no_such_thing
+    assert pathlib.Path(camera._directory).is_dir()
