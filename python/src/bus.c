@@ -78,6 +78,41 @@ void py_bus_set_default(struct py_state *state, struct py_bus *bus)
     Py_XDECREF(former);
 }
 
+/* ---- workers of multiprocessing ---- */
+
+/* multiprocessing's `name` module when this process is a worker that it has started, borrowed; else
+ * NULL, without an exception. */
+static PyObject *worker_module(const char *name)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *process = PyDict_GetItemString(modules, "multiprocessing.process");
+    PyObject *parent =
+        process != NULL ? PyObject_CallMethod(process, "parent_process", NULL) : NULL;
+    PyObject *found =
+        parent != NULL && parent != Py_None ? PyDict_GetItemString(modules, name) : NULL;
+    Py_XDECREF(parent);
+    PyErr_Clear();
+    return found;
+}
+
+/* Workers that were forked end without what the interpreter does at its end, and others would take
+ * their end for a death: say goodbye among multiprocessing's own finalizers. */
+static void close_at_workers_end(struct py_state *state)
+{
+    PyObject *util = worker_module("multiprocessing.util");
+    PyObject *call =
+        util != NULL && !state->worker ? PyObject_GetAttrString(state->module, "_close_all") : NULL;
+    if (call != NULL) {
+        const int last = -1;
+        PyObject *made =
+            PyObject_CallMethod(util, "Finalize", "OO()Oi", Py_None, call, Py_None, last);
+        state->worker = made != NULL;
+        Py_XDECREF(made);
+        Py_DECREF(call);
+    }
+    PyErr_Clear();
+}
+
 static struct py_bus *open_bus(struct py_state *state, const tb_bus_options *options)
 {
     tb_bus *bus;
@@ -97,30 +132,13 @@ static struct py_bus *open_bus(struct py_state *state, const tb_bus_options *opt
     struct py_bus *self = wrap(state, bus, NULL, NULL);
     if (self == NULL) {
         tb_bus_close(bus);
+    } else {
+        close_at_workers_end(state);
     }
     return self;
 }
 
 /* ---- the default bus ---- */
-
-/* A worker that multiprocessing has started inherits the environment of its parent, whose name is
- * the parent's. */
-static int is_worker(struct py_state *state)
-{
-    if (state->forked) {
-        return 1;
-    }
-    PyObject *modules = PyImport_GetModuleDict();
-    PyObject *process = PyDict_GetItemString(modules, "multiprocessing.process");
-    if (process == NULL) {
-        return 0;
-    }
-    PyObject *parent = PyObject_CallMethod(process, "parent_process", NULL);
-    int found = parent != NULL && parent != Py_None;
-    Py_XDECREF(parent);
-    PyErr_Clear();
-    return found;
-}
 
 struct py_bus *py_bus_from(struct py_state *state, PyObject *given)
 {
@@ -139,7 +157,9 @@ struct py_bus *py_bus_from(struct py_state *state, PyObject *given)
     }
     const char *node = getenv("TENSORBUS_NODE");
     tb_bus_options options = {.size = sizeof options};
-    if (node != NULL && node[0] != '\0' && !is_worker(state)) {
+    /* A worker inherits the environment of its parent, whose name is the parent's. */
+    if (node != NULL && node[0] != '\0' && !state->forked &&
+        worker_module("multiprocessing.util") == NULL) {
         options.name = node;
     }
     bus = open_bus(state, &options);
@@ -367,6 +387,7 @@ static PyObject *after_fork(PyObject *module, PyObject *unused)
     (void)unused;
     struct py_state *state = py_state_of_module(module);
     state->forked = 1;
+    state->worker = 0;
     for (struct py_bus *bus = state->buses; bus != NULL; bus = bus->next) {
         bus->calls = 0; /* of threads that are not here */
         bus->forked = 1;

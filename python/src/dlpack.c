@@ -309,7 +309,10 @@ int py_dlpack_import(struct py_state *state, PyObject *object, tb_tensor *out,
     PyObject *capsule = ask(object);
     const struct py_dl_tensor *given = capsule != NULL ? open_capsule(state, capsule) : NULL;
     if (given == NULL || read_tensor(state, given, out) != 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace); /* the producer's deleter may be written in Python */
         Py_XDECREF(capsule);
+        PyErr_Restore(type, value, trace);
         return -1;
     }
     /* It stays untaken: its own destructor deletes the tensor when the last reference goes. */

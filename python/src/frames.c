@@ -31,6 +31,12 @@ static void destroy(PyObject *self)
     py_object_free(self);
 }
 
+/* An owner's goodbye ends a loop; what this process has closed itself is an error. */
+static int closed_here(const struct py_reader *reader)
+{
+    return reader->closed || reader->bus->bus == NULL || py_bus_is_closing(reader->bus);
+}
+
 /* The next turn: the former one's frame ends before anything waits. */
 static PyObject *take_turn(PyObject *self, int64_t timeout_ns, PyObject *at_end)
 {
@@ -39,7 +45,7 @@ static PyObject *take_turn(PyObject *self, int64_t timeout_ns, PyObject *at_end)
     PyObject *frame = py_reader_take(frames->reader, 0, timeout_ns, timeout_ns == TB_POLL);
     if (frame != NULL) {
         py_turn_begin(&frames->turn, frame);
-    } else if (PyErr_Occurred() && !frames->reader->closed &&
+    } else if (PyErr_Occurred() && !closed_here(frames->reader) &&
                py_error_is(frames->reader->bus->state, TB_CLOSED)) {
         PyErr_SetNone(at_end);
     }

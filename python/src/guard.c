@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define RANGES 1024
-/* Others install handlers too, faulthandler.enable() say, in front of ours: look now and then. */
+/* Looking is a system call. */
 #define LOOK_EVERY 64
 
 /* One exported range; begin 0: free. */
@@ -24,7 +24,7 @@ struct range {
 static struct range ranges[RANGES];
 static int free_numbers[RANGES];
 static int free_count = -1; /* -1: not set up */
-static unsigned adds;
+static unsigned looks;
 
 static struct sigaction previous;
 static int passing_on; /* the previous handler was called once */
@@ -119,6 +119,13 @@ static void install(void)
     sigaction(SIGSEGV, &ours, NULL);
 }
 
+void py_guard_look(void)
+{
+    if (looks++ % LOOK_EVERY == 0) {
+        install();
+    }
+}
+
 int py_guard_add(enum py_guard_kind kind, const void *data, size_t bytes, const char *owner,
                  const char *pool)
 {
@@ -127,9 +134,6 @@ int py_guard_add(enum py_guard_kind kind, const void *data, size_t bytes, const 
         for (int i = 0; i < RANGES; i++) {
             free_numbers[i] = RANGES - 1 - i;
         }
-    }
-    if (adds++ % LOOK_EVERY == 0) {
-        install();
     }
     if (free_count == 0 || bytes == 0) {
         return -1;

@@ -21,4 +21,8 @@ int py_guard_add(enum py_guard_kind kind, const void *data, size_t bytes, const 
                  const char *pool);
 void py_guard_remove(int number);
 
+/* Others install handlers too, faulthandler.enable() say, in front of ours: called for each view,
+ * this looks now and then and comes first again. */
+void py_guard_look(void);
+
 #endif

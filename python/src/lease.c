@@ -54,6 +54,7 @@ void py_lease_unref(struct py_lease *lease)
     if (lease->bus->bus != NULL) {
         tb_frame_release(lease->frame);
     }
+    py_guard_remove(lease->guard);
     if (lease->gone != NULL) {
         lease->gone(lease->keep);
     }
@@ -64,10 +65,12 @@ void py_lease_unref(struct py_lease *lease)
 
 void py_lease_add_view(struct py_lease *lease)
 {
-    if (lease->views++ == 0) {
+    lease->views++;
+    if (lease->guard < 0) {
         lease->guard = py_guard_add(PY_GUARD_FRAME, lease->tensor.data, lease->info.handle.bytes,
                                     lease->info.producer, lease->info.pool);
     }
+    py_guard_look();
     lease->users++;
     lease->bus->views++;
 }
@@ -75,10 +78,7 @@ void py_lease_add_view(struct py_lease *lease)
 void py_lease_drop_view(void *context)
 {
     struct py_lease *lease = context;
-    if (--lease->views == 0) {
-        py_guard_remove(lease->guard);
-        lease->guard = -1;
-    }
+    lease->views--;
     lease->bus->views--;
     py_lease_unref(lease);
 }

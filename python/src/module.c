@@ -55,6 +55,7 @@ void py_object_free(PyObject *self)
 
 static int add_parts(PyObject *module)
 {
+    py_state_of_module(module)->module = module;
     if (PyModule_AddStringConstant(module, "__version__", tb_version()) != 0) {
         return -1;
     }

@@ -44,6 +44,8 @@ struct py_state {
     PyObject *errors[PY_ERROR_COUNT]; /* one class per status: errors.c */
     struct py_bus *buses;             /* all that exist, for the interpreter's end; not owned */
     int forked;                       /* this process is a child of the one that imported us */
+    int worker;       /* multiprocessing will close the buses at this worker's end */
+    PyObject *module; /* not owned */
 };
 
 /* State of the module that made self's type. */

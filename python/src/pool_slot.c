@@ -63,12 +63,17 @@ int py_pool_slot_seal(struct py_pool *pool, const tb_loan *loan)
 
 void py_pool_guard(struct py_pool *pool)
 {
+    int sealed = 0;
     for (int i = 0; i < pool->slot_count; i++) {
         struct py_pool_slot *slot = &pool->slots[i];
+        sealed |= slot->protected;
         if (slot->protected && slot->guard < 0) {
             slot->guard = py_guard_add(PY_GUARD_PUBLISHED, slot->data, pool->stats.slot_bytes,
                                        tb_bus_name(pool->bus->bus), pool->name);
         }
+    }
+    if (sealed) {
+        py_guard_look();
     }
 }
 

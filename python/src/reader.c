@@ -125,8 +125,13 @@ static tb_reader *open_reader(struct py_bus *bus, PyObject *path, const tb_reade
     struct py_state *state = bus->state;
     tb_handle handle;
     const char *text = NULL;
+    Py_ssize_t length;
     if (PyUnicode_Check(path)) {
-        text = PyUnicode_AsUTF8AndSize(path, NULL);
+        text = PyUnicode_AsUTF8AndSize(path, &length);
+        if (text != NULL && (size_t)length != strlen(text)) {
+            PyErr_SetString(PyExc_ValueError, "the name of a pool has an embedded null character");
+            return NULL;
+        }
     }
     if (PyUnicode_Check(path) ? text == NULL : py_handle_from(state, path, &handle) != 0) {
         return NULL;

@@ -198,8 +198,12 @@ int py_source_open(struct py_state *state, PyObject *object, struct py_source *o
 
 void py_source_close(struct py_source *source)
 {
+    /* What lets go may be written in Python, and must not meet an exception that is set. */
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
     if (source->view.obj != NULL) {
         PyBuffer_Release(&source->view);
     }
     Py_CLEAR(source->keep);
+    PyErr_Restore(type, value, trace);
 }

@@ -17,7 +17,7 @@ struct py_source {
  * multiples of their size is copied. Returns -1 with an exception set: TypeError when the object is
  * no tensor, InvalidError for elements that cannot be shared. */
 int py_source_open(struct py_state *state, PyObject *object, struct py_source *out);
-void py_source_close(struct py_source *source);
+void py_source_close(struct py_source *source); /* keeps an exception that is set */
 
 /* Whether an object can be a tensor at all: cheap, for who has to choose among kinds of values. */
 int py_source_like(PyObject *object);
