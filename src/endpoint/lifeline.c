@@ -7,12 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "endpoint/service.h"
+
+#define FULL_PAUSE_NS 1000000
 
 /* On the caller's stack while it waits; linked under the bus's call mutex. */
 struct tb__call {
@@ -257,6 +260,15 @@ tb_status tb__lifeline_call(struct tb__lifeline *line, const struct tb__packet *
     call_init(&call, out);
     pthread_mutex_lock(&line->bus->call_mutex);
     tb_status status = call_begin(line, &call, *question);
+    while (status == TB_AGAIN && tb__left_ns(deadline_ns) != 0) {
+        /* A full socket: the peer does not read just now. */
+        const struct timespec pause = {.tv_nsec = FULL_PAUSE_NS};
+        call.request = 0;
+        pthread_mutex_unlock(&line->bus->call_mutex);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&line->bus->call_mutex);
+        status = call_begin(line, &call, *question);
+    }
     if (status == TB_OK) {
         status = call_end(line, &call, deadline_ns);
     }

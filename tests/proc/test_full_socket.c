@@ -1,6 +1,7 @@
 /* Words that are lost because the other side does not read just then, and what makes up for it. */
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "endpoint/bus.h"
@@ -101,7 +102,36 @@ static void a_cancel_that_met_a_full_socket_is_made_up_for(void)
     tb_bus_close(bus);
 }
 
+/* A question that meets a full socket is asked again until its deadline, and no longer. */
+static void a_call_waits_for_room_in_the_socket(void)
+{
+    struct child owner;
+    struct tb__lifeline *line;
+    child_start(&owner, "owner", owner_role, NULL);
+    child_await(&owner, "open");
+    tb_bus *bus = open_bus("client");
+    CHECK_OK(tb__bus_connect(bus, "owner", 0, tb__deadline_ns(TB_SECONDS(20)), &line));
+    stop(&owner);
+    while (send_idle(line) == TB_OK) {
+    }
+    int64_t begun_ns = harness_now_ns();
+    CHECK_STATUS(ask(line, tb__deadline_ns(TB_MILLIS(200))), TB_AGAIN);
+    CHECK_LE(TB_MILLIS(200), harness_now_ns() - begun_ns);
+    pid_t waker = fork();
+    if (waker == 0) {
+        harness_sleep_us(100000);
+        kill(owner.pid, SIGCONT);
+        _exit(0);
+    }
+    CHECK_OK(ask(line, tb__deadline_ns(TB_SECONDS(20))));
+    CHECK_EQ(waitpid(waker, NULL, 0), waker);
+    tb__lifeline_unref(line);
+    tb_bus_close(bus);
+    child_kill(&owner); /* it checks what the other test does */
+}
+
 static const struct test tests[] = {
+    TEST(a_call_waits_for_room_in_the_socket, 60),
     TEST(a_cancel_that_met_a_full_socket_is_made_up_for, 60),
 };
 
