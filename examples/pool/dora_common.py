@@ -17,7 +17,9 @@ BYTES = ELEMENTS * 8  # int64: 61,440,000
 
 FRAMES = int(os.environ.get("message_num", "100"))
 # dora's own example files say `tensor_pool_scenario`, its scripts read `memory_pool_scenario`.
-SCENARIO = os.environ.get("memory_pool_scenario", os.environ.get("tensor_pool_scenario", "throughput"))
+SCENARIO = os.environ.get(
+    "memory_pool_scenario", os.environ.get("tensor_pool_scenario", "throughput")
+)
 
 POOL_CALLS = "register_tensor_pool", "write_tensor_pool", "read_tensor_pool", "free_tensor_pool"
 

@@ -137,7 +137,7 @@ def _node_id(node: Any) -> str:
         and dict(entry.get("inputs") or {}) == dict(mine.get("inputs") or {})
     ]
     if len(alike) == 1:
-        return alike[0]
+        return str(alike[0])
     raise ValueError(
         "cannot tell which node of the dataflow this process is; pass its id: "
         'tensorbus.dora.attach(node, name="...")'
@@ -294,7 +294,9 @@ class Bus:
 
     # ------------------------------------------------------------------ sending
 
-    def send_output(self, output_id: str, data: Any, metadata: dict | None = None) -> None:
+    def send_output(
+        self, output_id: str, data: Any, metadata: dict[str, Any] | None = None
+    ) -> None:
         """Send a frame by handle, or anything that the node itself can send.
 
         Args:
@@ -314,7 +316,7 @@ class Bus:
         self.node.send_output(output_id, data, metadata or {})
 
     def _wrap(
-        self, output_id: str, handle: Any, metadata: dict | None
+        self, output_id: str, handle: Any, metadata: dict[str, Any] | None
     ) -> tuple[bytes, dict[str, Any]]:
         raw = bytes(handle)
         pool = self._pool_of(raw[:16])
@@ -363,13 +365,14 @@ class Bus:
         while True:
             self.turn()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            event = self.node.next(left) if left is not None else self.node.next()
+            event: dict[str, Any] | None = self.node.next(left)
             if event is None or self._translate(event):
                 return event
 
     def try_recv(self) -> dict[str, Any] | None:
         """The next event if there is one, else None."""
         self.turn()
+        event: dict[str, Any] | None
         while (event := self.node.try_recv()) is not None:
             if self._translate(event):
                 return event
@@ -386,7 +389,7 @@ class Bus:
         while True:
             self.turn()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            event = await self.node.recv_async(left)
+            event: dict[str, Any] | None = await self.node.recv_async(left)
             if event is None or self._translate(event):
                 return event
 
@@ -482,7 +485,7 @@ class Bus:
     def _is_open(self, pool: Pool) -> bool:
         outputs = self._sent_on.get(pool.id, set())
         wanted = set().union(*(self._consumers.get(output, set()) for output in outputs))
-        return pool.stats().readers >= len(wanted)
+        return bool(pool.stats().readers >= len(wanted))
 
     def __enter__(self) -> Bus:
         return self

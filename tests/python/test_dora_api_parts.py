@@ -33,7 +33,13 @@ def api():
     try:
         found = {
             name: importlib.import_module(name)
-            for name in ("dora", "dora._metadata", "dora._config", "dora._sample", "dora_tensor_pool")
+            for name in (
+                "dora",
+                "dora._metadata",
+                "dora._config",
+                "dora._sample",
+                "dora_tensor_pool",
+            )
         }
         assert pathlib.Path(found["dora"].__file__).parent.parent.samefile(FOLDER)
         yield found
@@ -47,7 +53,16 @@ def api():
 def test_metadata_travels_there_and_back(api):
     metadata = api["dora._metadata"]
     when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    sent = {"z": True, "a": 1, "f": 1.5, "s": "x", "li": [1], "lf": [1.5, 2], "t": ("a",), "w": when}
+    sent = {
+        "z": True,
+        "a": 1,
+        "f": 1.5,
+        "s": "x",
+        "li": [1],
+        "lf": [1.5, 2],
+        "t": ("a",),
+        "w": when,
+    }
     stamp = time.monotonic_ns()
     got = metadata.decode(metadata.encode(sent), stamp)
     assert abs((datetime.datetime.now(UTC) - got.pop("timestamp")).total_seconds()) < 1
@@ -78,7 +93,10 @@ def test_metadata_that_is_refused(api, metadata, error):
 
 
 def test_other_metadata_becomes_text_with_a_warning(api, caplog):
-    assert api["dora._metadata"].encode({"d": {"a": 1}, "n": None}) == {"d": "{'a': 1}", "n": "None"}
+    assert api["dora._metadata"].encode({"d": {"a": 1}, "n": None}) == {
+        "d": "{'a': 1}",
+        "n": "None",
+    }
     assert "unsupported metadata value type for key `d`" in caplog.text
 
 
@@ -175,7 +193,9 @@ def test_what_is_not_there_says_what_to_do(api):
 
 
 def test_descriptor_has_dora_s_layout():
-    value = _descriptor.encode("pool_a_1", dtype="torch.int64", shape=(2, 3), size=48, ours={"a": 1})
+    value = _descriptor.encode(
+        "pool_a_1", dtype="torch.int64", shape=(2, 3), size=48, ours={"a": 1}
+    )
     assert b'"size": {"Integer": 48}' in value and b'"shape": {"ListInt": [2, 3]}' in value
     found = _descriptor.decode(value)
     assert found["dtype"] == "torch.int64" and found["tensorbus"] == {"a": 1}

@@ -72,7 +72,8 @@ def test_frames_travel_by_handle(place):
 
 
 def test_all_consumers_get_all_frames(place):
-    text = "nodes:\n" + node("camera", "turns", "ready: viewer1/ready", FRAMES=20)
+    answers = ", ".join(f"ready{number}: viewer{number}/ready" for number in (1, 2, 3))
+    text = "nodes:\n" + node("camera", "turns", answers, FRAMES=20)
     for number in (1, 2, 3):
         text += node(f"viewer{number}", "watch", "image: camera/image")
     run(place, text)

@@ -22,7 +22,7 @@ POOL_OF_STOCK = 268_435_456  # bytes of shared memory: what dora's flow file can
 SLOTS = 3
 
 #: Ways of stock dora that are documented, of which each row takes the fastest.
-STOCK_WAYS = {
+STOCK_WAYS: dict[str, dict[str, Any]] = {
     "array": {"call": "array", "pool": None},
     "array, 256 MiB pool": {"call": "array", "pool": POOL_OF_STOCK},
     "raw": {"call": "raw", "pool": None},
@@ -110,7 +110,7 @@ def run(tools: Tools, workload: Workload, side: str, way: dict[str, Any]) -> Blo
     with tempfile.TemporaryDirectory(prefix="tensorbus-bench-") as folder:
         flow = pathlib.Path(folder, "flow.yml")
         flow.write_text(_flow(workload, side, way, folder))
-        command = [tools.tensorbus, "run"] if side == "runner" else [tools.dora, "run"]
+        program = tools.tensorbus if side == "runner" else tools.dora
         bus = pathlib.Path(folder, "bus")
         bus.mkdir(mode=0o700)
         env = os.environ | {
@@ -120,7 +120,7 @@ def run(tools: Tools, workload: Workload, side: str, way: dict[str, Any]) -> Blo
         }
         try:
             done = subprocess.run(
-                [*command, str(flow)], cwd=folder, env=env, stdout=subprocess.PIPE,
+                [str(program), "run", str(flow)], cwd=folder, env=env, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, errors="replace", timeout=LIMIT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -156,10 +156,18 @@ def best_copy(tools: Tools, workload: Workload) -> float:
         BlockError: it could not be measured.
     """
     size = "61.4MB" if workload.bytes > 50_000_000 else "6.2MB"
-    command = [tools.tensorbus, "bench", "local", "--quick", "--json", "--row", f"write/cold/{size}"]
+    command = [
+        str(tools.tensorbus),
+        "bench",
+        "local",
+        "--quick",
+        "--json",
+        "--row",
+        f"write/cold/{size}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     try:
         (row,) = json.loads(done.stdout)["rows"]
         return float(row["baseline"]) * 1e9
     except (ValueError, KeyError) as error:
-        raise BlockError(f"{' '.join(map(str, command))}: {error}: {done.stderr[-500:]}") from None
+        raise BlockError(f"{' '.join(command)}: {error}: {done.stderr[-500:]}") from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from typing import Any
 
 import tensorbus
 
 
-def describe() -> dict[str, object]:
+def describe() -> dict[str, Any]:
     """Processor, kernel, interpreter and packages, for the head of the table and for --json."""
     from importlib import metadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Callable, Iterable
+from typing import Any, Callable, Iterable
 
 from .blocks import STOCK_WAYS, Block, BlockError, Tools, best_copy, run
 from .machine import Disturbance, describe
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass
 class Result:
-    machine: dict[str, object]
+    machine: dict[str, Any]
     rows: list[Row]
 
 

@@ -26,10 +26,10 @@ def cpu_s() -> float:
 class Side:
     """How one side sends a frame and gets one; the loops around it are the same for all."""
 
-    def send_copy(self, source: np.ndarray, metadata: dict) -> None:
+    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def send_inplace(self, first: int, metadata: dict) -> None:
+    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
     def answer(self) -> None:
@@ -38,7 +38,7 @@ class Side:
     def wait_answer(self) -> None:
         raise NotImplementedError
 
-    def take(self) -> tuple[Any, dict] | None:
+    def take(self) -> tuple[Any, dict[str, Any]] | None:
         """The next frame as int64 array, and its metadata; None at the end."""
         raise NotImplementedError
 
@@ -53,14 +53,14 @@ class Stock(Side):
         self.pa = pyarrow
         self.node = Node()
 
-    def send_copy(self, source: np.ndarray, metadata: dict) -> None:
+    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
         if CONFIG["call"] == "array":
             self.node.send_output("data", self.pa.array(source), metadata)
             return
         with self.node.send_output_raw("data", BYTES, metadata) as buffer:
             np.copyto(np.frombuffer(buffer, np.int64), source)
 
-    def send_inplace(self, first: int, metadata: dict) -> None:
+    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
         with self.node.send_output_raw("data", BYTES, metadata) as buffer:
             np.frombuffer(buffer, np.int64)[0] = first
 
@@ -72,7 +72,7 @@ class Stock(Side):
         if event is None or event["type"] != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict] | None:
+    def take(self) -> tuple[Any, dict[str, Any]] | None:
         for event in self.node:
             if event["type"] == "INPUT":
                 array = event["value"].to_numpy()
@@ -97,12 +97,12 @@ class Inside(Side):
             self.pool = self.bus.register(np.empty(BYTES // 8, np.int64), slots=CONFIG["slots"])
         return self.pool
 
-    def send_copy(self, source: np.ndarray, metadata: dict) -> None:
+    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
         pool = self._pool()
         pool.write(source)
         self.bus.send_output("data", pool.last, metadata)
 
-    def send_inplace(self, first: int, metadata: dict) -> None:
+    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
         pool = self._pool()
         with pool.loan() as frame:
             frame[0] = first
@@ -116,7 +116,7 @@ class Inside(Side):
         if event is None or event["type"] != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict] | None:
+    def take(self) -> tuple[Any, dict[str, Any]] | None:
         for event in self.bus:
             if event["type"] == "INPUT":
                 return event["value"].numpy(), event["metadata"]
@@ -140,12 +140,12 @@ class Runner(Side):
             )
         return self.pool
 
-    def send_copy(self, source: np.ndarray, metadata: dict) -> None:
+    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
         pool = self._pool()
         pool.write(source)
         self.node.send_output("data", pool.last, metadata)
 
-    def send_inplace(self, first: int, metadata: dict) -> None:
+    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
         pool = self._pool()
         with pool.loan() as frame:
             frame[0] = first
@@ -159,14 +159,14 @@ class Runner(Side):
         if event is None or event.type != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict] | None:
+    def take(self) -> tuple[Any, dict[str, Any]] | None:
         for event in self.node:
             if event.type == "INPUT":
                 return event.value.numpy(), event.metadata
         return None
 
 
-def sender(side: Side) -> dict:
+def sender(side: Side) -> dict[str, Any]:
     source = np.arange(BYTES // 8, dtype=np.int64)
     side.wait_answer()  # the receiver is there
     answers = IN_FLIGHT - 1 if CONFIG["pace"] != "rate" else 0
@@ -191,7 +191,7 @@ def sender(side: Side) -> dict:
     return {"cpu_s": cpu_s() - started_cpu, "wall_ns": time.monotonic_ns() - started_ns}
 
 
-def receiver(side: Side) -> dict:
+def receiver(side: Side) -> dict[str, Any]:
     side.answer()
     intervals_ns = []
     started_cpu = started_ns = 0.0

@@ -33,7 +33,7 @@ def figures(row: Row, side: str) -> dict[str, Any] | None:
         return None
     pooled = sorted(us for block in blocks for us in block.intervals_us)
     rate = _speed(row)
-    out = {
+    out: dict[str, Any] = {
         "p50_us": statistics.median(block.p50_us for block in blocks),
         "p99_us": pooled[min(len(pooled) - 1, int(0.99 * len(pooled)))],
         "bytes_per_s": statistics.median(map(rate, blocks)),
@@ -48,9 +48,7 @@ def figures(row: Row, side: str) -> dict[str, Any] | None:
     if side != "stock" and stock and "stock" not in row.skipped:
         out["p50_over_stock"] = out["p50_us"] / statistics.median(b.p50_us for b in stock)
         out["speed_over_stock"] = out["bytes_per_s"] / statistics.median(map(rate, stock))
-        out["cpu_over_stock"] = out["cpu_percent"] / statistics.median(
-            b.cpu_percent for b in stock
-        )
+        out["cpu_over_stock"] = out["cpu_percent"] / statistics.median(b.cpu_percent for b in stock)
     if row.copies:
         out["speed_over_copy"] = out["bytes_per_s"] / statistics.median(row.copies)
     return out

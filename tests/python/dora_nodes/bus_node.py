@@ -45,12 +45,15 @@ def wait(bus, kind: str = "INPUT"):
 
 
 def turns(bus, record) -> None:
-    """Send frames one by one, each when the one before was answered."""
+    """Send frames one by one, each when all have answered the one before."""
     pool = bus.register(np.empty(SHAPE, np.uint8), name="image")
-    wait(bus)
+    viewers = len(bus.node_config()["inputs"])
+    for _ in range(viewers):
+        wait(bus)
     for index in range(count()):
         bus.send_output("image", fill(pool, index), {"index": index, "name": "turn"})
-        wait(bus)
+        for _ in range(viewers):
+            wait(bus)
     record(sent=count(), id=pool.id)
 
 
@@ -114,7 +117,9 @@ def mixed(bus, record) -> None:
         np.zeros((0, 3), np.uint8),
         np.arange(6, dtype=np.int16)[::-1],
     ):
-        bus.send_output("image", data, {"sum": float(np.sum(data)) if hasattr(data, "shape") else 0.0})
+        bus.send_output(
+            "image", data, {"sum": float(np.sum(data)) if hasattr(data, "shape") else 0.0}
+        )
         wait(bus)
     record(pools=len(bus._pools))
 
@@ -229,9 +234,15 @@ def dropper(bus, record) -> None:
     pool_id, frame = event["pool"], event["value"]
     found = bus.lookup(pool_id)
     raw = json.loads(bus.node.extension_load("dora-tensor-pool", pool_id))
-    record(id=pool_id, fields=sorted(raw), tags=sorted({tag for one in raw.values() for tag in one}))
-    record(dtype=found["dtype"], shape=found["shape"], size=found["size"],
-           path=found["tensorbus"]["path"])
+    record(
+        id=pool_id, fields=sorted(raw), tags=sorted({tag for one in raw.values() for tag in one})
+    )
+    record(
+        dtype=found["dtype"],
+        shape=found["shape"],
+        size=found["size"],
+        path=found["tensorbus"]["path"],
+    )
     with bus.reader(pool_id) as reader:
         record(newest=int(next(iter(reader)).numpy()[0, 0, 0]))
     bus.node.extension_drop("dora-tensor-pool", pool_id)

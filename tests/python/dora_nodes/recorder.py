@@ -17,8 +17,14 @@ def main() -> None:
         recorder.write(event=plain)
         if event["type"] == "INPUT":
             node.send_output("heard", event["value"][:0])
-    recorder.write(after=[plain_event(node.next()), plain_event(node.try_recv()),
-                          plain_event(node.next(timeout=0.05)), node.is_empty()])
+    recorder.write(
+        after=[
+            plain_event(node.next()),
+            plain_event(node.try_recv()),
+            plain_event(node.next(timeout=0.05)),
+            node.is_empty(),
+        ]
+    )
     recorder.call("drain", node.drain)
 
 

@@ -75,8 +75,9 @@ def services(node: Node, recorder: Recorder) -> None:
     request = node.send_service_request("data", b"question", {"label": "request"})
     recorder.write(request=[type(request).__name__, len(request)])
     node.next(timeout=10)
-    recorder.call("response", lambda: node.send_service_response("data", b"answer",
-                                                                  {"request_id": "abc"}))
+    recorder.call(
+        "response", lambda: node.send_service_response("data", b"answer", {"request_id": "abc"})
+    )
     node.next(timeout=10)
 
 
@@ -94,8 +95,9 @@ def empty_handed(node: Node, recorder: Recorder) -> None:
 
     recorder.write(recv_async=asyncio.run(wait()))
     for level in ("error", "warn", "info", "debug", "trace", "nonsense"):
-        recorder.call("log " + level, lambda level=level: node.log(level, "words", "target",
-                                                                   {"key": "value"}))
+        recorder.call(
+            "log " + level, lambda level=level: node.log(level, "words", "target", {"key": "value"})
+        )
     recorder.call("log_info", lambda: node.log_info("words"))
     recorder.call("merge", lambda: node.merge_external_events(None))
 

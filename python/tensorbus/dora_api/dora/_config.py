@@ -61,7 +61,8 @@ def descriptor() -> dict[str, Any]:
             import yaml
 
             with open(path) as file:
-                return yaml.safe_load(file)
+                found: dict[str, Any] = yaml.safe_load(file)
+                return found
         except ImportError:
             pass
     config = read().as_dict()

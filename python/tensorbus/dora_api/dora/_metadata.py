@@ -37,7 +37,7 @@ def _str(value: Any) -> str:
     return value
 
 
-def _list(items: list) -> list | None:
+def _list(items: list[Any]) -> list[Any] | None:
     """A list of one kind, decided by its first element; None: of no kind that can travel."""
     if not items:
         return []

@@ -161,7 +161,9 @@ class Node:
 
     # ------------------------------------------------------------------ sending
 
-    def send_output(self, output_id: str, data: Any, metadata: dict | None = None) -> None:
+    def send_output(
+        self, output_id: str, data: Any, metadata: dict[str, Any] | None = None
+    ) -> None:
         """Send bytes or a pyarrow array.
 
         Args:
@@ -183,7 +185,7 @@ class Node:
         self._send(output_id, data, fields)
 
     def send_output_raw(
-        self, output_id: str, data_length: int, metadata: dict | None = None
+        self, output_id: str, data_length: int, metadata: dict[str, Any] | None = None
     ) -> SampleHandler:
         """A buffer of `data_length` bytes to fill and send; see SampleHandler.
 
@@ -207,14 +209,14 @@ class Node:
         return SampleHandler(buffer, send)
 
     def send_service_request(
-        self, output_id: str, data: Any, metadata: dict | None = None
+        self, output_id: str, data: Any, metadata: dict[str, Any] | None = None
     ) -> str:
         """Send a request: `send_output` with a fresh `request_id` in the metadata; returns it."""
         request_id = str(_uuid7())
         self.send_output(output_id, data, {**(metadata or {}), "request_id": request_id})
         return request_id
 
-    def send_service_response(self, output_id: str, data: Any, metadata: dict) -> None:
+    def send_service_response(self, output_id: str, data: Any, metadata: dict[str, Any]) -> None:
         """Send the answer to a request: `send_output` with the request's `request_id`."""
         if "request_id" not in metadata:
             _log.warning(

@@ -35,17 +35,19 @@ _REOPEN_S = 1.0  # how long a pool that grows, or is being written, is waited fo
 _DATA_OFFSET = 512  # what dora's messages would say
 _GROW_AFTER_S = 0.05  # how long a write waits for a reader before the pool grows
 
+Array = np.ndarray[Any, Any]
+
 _log = logging.getLogger("dora")
 
 _NAME = re.compile(r"dora_pool_[^/]*\Z")
 
 
-class TensorInfo(dict):
+class TensorInfo(dict[str, Any]):
     """What `read_tensor_pool` returns: dora's keys, and the frame that it holds in `memory`."""
 
-    memory: np.ndarray
+    memory: Array
 
-    def __init__(self, memory: np.ndarray, dtype: str, shape: list[int]) -> None:
+    def __init__(self, memory: Array, dtype: str, shape: list[int]) -> None:
         super().__init__(
             ptr=memory.ctypes.data, size=memory.nbytes, dtype=dtype, shape=shape, device="cpu"
         )
@@ -55,7 +57,7 @@ class TensorInfo(dict):
 class _Own:
     """A pool of this node."""
 
-    def __init__(self, pool_id: str, name: str, sample: np.ndarray, info: dict[str, Any]) -> None:
+    def __init__(self, pool_id: str, name: str, sample: Array, info: dict[str, Any]) -> None:
         self.id, self.name = pool_id, name
         self.dtype, self.shape = str(info["dtype"]), [int(extent) for extent in info["shape"]]
         self.sample_dtype, self.sample_shape = sample.dtype, sample.shape
@@ -210,7 +212,7 @@ class TensorPools:
         sample = np.broadcast_to(np.zeros((), own.sample_dtype), own.sample_shape)
         return tensorbus.Pool.register(sample, name=own.name, slots=slots, bus=self._node.bus)
 
-    def _write(self, own: _Own, data: np.ndarray) -> None:
+    def _write(self, own: _Own, data: Array) -> None:
         while True:
             slots = own.inner.slots
             try:
@@ -229,7 +231,7 @@ class TensorPools:
             _quiet.free(own.inner)
             own.inner = self._open(own, slots * 2)
 
-    def _with_old_tail(self, own: _Own, head: np.ndarray) -> np.ndarray:
+    def _with_old_tail(self, own: _Own, head: Array) -> Array:
         """A short write leaves the rest of the tensor as it was."""
         whole = _raw(own.inner.read()).copy()
         whole[: head.nbytes] = head
@@ -326,9 +328,10 @@ def _newest(peer: _Peer) -> Any:
             time.sleep(0.0002)
 
 
-def _raw(frame: Any) -> np.ndarray:
+def _raw(frame: Any) -> Array:
     """A frame's memory as uint8[size]; the array holds the frame."""
-    return frame.numpy().reshape(-1).view(np.uint8)
+    memory: Array = frame.numpy().reshape(-1).view(np.uint8)
+    return memory
 
 
 # ---------------------------------------------------------------------- tensor_info
@@ -349,11 +352,11 @@ def _address(info: dict[str, Any]) -> int:
     return address
 
 
-def _bytes_at(address: int, size: int) -> np.ndarray:
+def _bytes_at(address: int, size: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def _source(info: dict[str, Any]) -> np.ndarray:
+def _source(info: dict[str, Any]) -> Array:
     """The caller's memory as a typed array, or as bytes where dtype and shape do not describe it."""
     values = {key: _required(info, key) for key in ("ptr", "size", "dtype", "shape", "device")}
     address, size = _address(info), int(values["size"])
@@ -386,7 +389,7 @@ def _id_text(tensor_pool_id: Any) -> str:
             if isinstance(value, str):
                 return value
         if pa.types.is_uint8(tensor_pool_id.type) and len(tensor_pool_id) > 1:
-            return tensor_pool_id.to_numpy().tobytes().decode(errors="replace")  # a C node's
+            return bytes(tensor_pool_id.to_numpy()).decode(errors="replace")  # a C node's
     raise RuntimeError(f"tensor_pool_id must be a string or binary array, got {kind}")
 
 

@@ -54,10 +54,9 @@ class SampleHandler:
     def __enter__(self) -> bytearray:
         return self._storage()
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None and self._buffer is not None:
             try:
                 self.send()
             except RuntimeError as problem:
                 raise RuntimeError(f"Failed to send: {problem}") from None
-        return False

@@ -8,6 +8,7 @@ PyTorch is used when it is installed; without it both work on NumPy arrays.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -109,12 +110,13 @@ def _numpy_dtype(name: str) -> np.dtype:
             raise ValueError(
                 f"NumPy has no dtype {name}: install ml_dtypes (or PyTorch) to read it"
             ) from None
-        return np.dtype(getattr(ml_dtypes, name))
+        made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return made
 
 
 def _bytes_at(info: dict[str, Any]) -> np.ndarray:
     """The memory of an info as uint8[size]; it keeps the frame behind it, if there is one."""
-    owner = getattr(info, "memory", None)
+    owner: np.ndarray[Any, Any] | None = getattr(info, "memory", None)
     if owner is not None:
         return owner
     return np.ctypeslib.as_array((ctypes.c_uint8 * info["size"]).from_address(info["ptr"]))
@@ -146,17 +148,17 @@ def tensor_from_info(info: dict[str, Any]) -> Any:
     if torch is None:
         dtype = _numpy_dtype(name)
         _check_size(shape, dtype.itemsize, info["size"])
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         return raw[: count * dtype.itemsize].view(dtype).reshape(shape)
-    dtype = getattr(torch, name, None)
-    if dtype is None:
+    of_torch = getattr(torch, name, None)
+    if of_torch is None:
         raise ValueError(f"Unsupported dtype: {info['dtype']} (this PyTorch has none)")
-    itemsize = torch.empty((), dtype=dtype).element_size()
+    itemsize = torch.empty((), dtype=of_torch).element_size()
     _check_size(shape, itemsize, info["size"])
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return _torch_view(torch, raw[: count * itemsize]).view(dtype).reshape(shape)
+        return torch.empty(shape, dtype=of_torch)
+    return _torch_view(torch, raw[: count * itemsize]).view(of_torch).reshape(shape)
 
 
 def _torch_view(torch: Any, raw: np.ndarray) -> Any:
@@ -169,6 +171,6 @@ def _torch_view(torch: Any, raw: np.ndarray) -> Any:
 
 
 def _check_size(shape: list[int], itemsize: int, size: int) -> None:
-    needed = int(np.prod(shape, dtype=object)) * itemsize
+    needed = math.prod(shape) * itemsize
     if needed > size:
         raise ValueError(f"tensor shape {shape} exceeds registered size {size} bytes")
