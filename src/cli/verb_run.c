@@ -26,6 +26,9 @@ static const char help[] =
     "  --no-build            do not run build steps\n"
     "  --uv                  each node whose path is a .py file gets a Python environment of its "
     "own\n"
+    "  --dora-api            nodes whose path is a .py file import `dora` and `dora_tensor_pool` "
+    "from\n"
+    "                        the Python package, so that nodes written for dora run here\n"
     "  --name NAME           name of this run for `list`, `stop`, `logs` (default: the file's)\n"
     "  --grace SECONDS       from STOP to SIGTERM (default: $TENSORBUS_GRACE, else 10)\n"
     "  --out DIRECTORY       where logs and Python environments are kept (default: out)\n"
@@ -37,7 +40,8 @@ static const char help[] =
     "\n"
     "examples:\n"
     "  tensorbus run examples/pool/cpu2cpu.yml\n"
-    "  tensorbus run --no-build --name left-camera camera.yml\n";
+    "  tensorbus run --no-build --name left-camera camera.yml\n"
+    "  tensorbus run --dora-api examples/pool/dora_cpu2cpu.yml\n";
 
 struct settings {
     struct tb__flow_options load;
@@ -74,6 +78,8 @@ static int take_option(int argc, char **argv, int *at, struct settings *out)
         out->no_build = 1;
     } else if (strcmp(option, "--uv") == 0) {
         out->build.uv = 1;
+    } else if (strcmp(option, "--dora-api") == 0) {
+        out->build.dora_api = 1;
     } else if (strcmp(option, "--allow-loader-env") == 0) {
         out->load.allow_loader_env = 1;
     } else if (strcmp(option, "--name") == 0) {
@@ -156,6 +162,7 @@ static int run(struct tb__flow *flow, const struct settings *settings,
     struct tb__flow_build_options before = settings->build;
     before.unbuilt_allowed = !settings->no_build;
     before.uv = 0;
+    before.dora_api = 0;
     if (tb__flow_resolve(flow, &before, problems) != TB_OK) {
         return invalid(problems);
     }

@@ -46,11 +46,10 @@ static void set_entry(char **environment, char *entry, const char *key)
     }
 }
 
-/* The process environment, the node's env over it, then the Python environment. */
-static char **step_environment(const struct build *build)
+char **tb__step_environment(const struct tb__flow *flow, const struct tb__flow_node *node,
+                            const char *venv)
 {
-    struct tb__flow_arena *arena = build->flow->arena;
-    const struct tb__flow_node *node = build->node;
+    struct tb__flow_arena *arena = flow->arena;
     size_t count = 0;
     while (environ != NULL && environ[count] != NULL) {
         count++;
@@ -66,10 +65,9 @@ static char **step_environment(const struct build *build)
         const struct tb__flow_env *env = &node->env[i];
         set_entry(out, tb__arena_format(arena, "%s=%s", env->key, env->value), env->key);
     }
-    if (build->venv != NULL) {
-        set_entry(out, tb__arena_format(arena, "VIRTUAL_ENV=%s", build->venv), "VIRTUAL_ENV");
-        set_entry(out,
-                  tb__arena_format(arena, "PATH=%s/bin:%s", build->venv, tb__node_path_list(node)),
+    if (venv != NULL) {
+        set_entry(out, tb__arena_format(arena, "VIRTUAL_ENV=%s", venv), "VIRTUAL_ENV");
+        set_entry(out, tb__arena_format(arena, "PATH=%s/bin:%s", venv, tb__node_path_list(node)),
                   "PATH");
     }
     return arena->failed ? NULL : out;
@@ -87,7 +85,7 @@ static void step_signals(sigset_t *out)
 /* Output goes to standard error: standard output is for data. */
 static int spawn(const struct build *build, const char *program, char **argv, pid_t *out_pid)
 {
-    char **environment = step_environment(build);
+    char **environment = tb__step_environment(build->flow, build->node, build->venv);
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, all;

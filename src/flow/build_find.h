@@ -19,6 +19,11 @@ const char *tb__node_path_list(const struct tb__flow_node *node);
 const char *tb__venv_path(const struct tb__flow *flow, const struct tb__flow_node *node,
                           const struct tb__flow_build_options *options);
 
+/* What build steps, and interpreters that are asked something, run with: the process environment,
+ * the node's env over it, then the Python environment (NULL: none). NULL: no memory. */
+char **tb__step_environment(const struct tb__flow *flow, const struct tb__flow_node *node,
+                            const char *venv);
+
 /* Whether the node's program is a Python file. */
 int tb__is_python(const struct tb__flow_node *node);
 

@@ -9,6 +9,7 @@
 
 #include "flow/arena.h"
 #include "flow/build_find.h"
+#include "flow/dora_api.h"
 #include "flow/expand.h"
 #include "flow/problems.h"
 #include "flow/validate.h"
@@ -153,6 +154,8 @@ static void resolve_node(struct tb__flow *flow, struct tb__flow_node *node,
     node->program = NULL;
     node->argv = NULL;
     node->venv = NULL;
+    node->python_first = NULL;
+    node->python_last = NULL;
     if (!is_directory(node->working_dir)) {
         tb__problem(problems, node->path_place,
                     "working directory of node `%s`: %.300s is not a directory", node->id,
@@ -170,6 +173,9 @@ static void resolve_node(struct tb__flow *flow, struct tb__flow_node *node,
     const char *python = script ? find_python(flow, node, options, problems) : NULL;
     if (script && python == NULL) {
         return;
+    }
+    if (script && options->dora_api) {
+        tb__dora_api_find(flow, node, python, problems);
     }
     char **argv = tb__arena_array(flow->arena, (size_t)node->args_count + 4, sizeof *argv);
     if (argv == NULL) {

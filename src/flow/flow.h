@@ -108,6 +108,9 @@ struct tb__flow_node {
     const char *program; /* absolute path of the program or script */
     char **argv;         /* NULL-terminated: what execve() takes, argv[0] absolute */
     const char *venv;    /* the node's Python environment with `uv`, else NULL */
+    /* With `dora_api`: folders in front of PYTHONPATH and behind it; NULL: none. */
+    const char *python_first;
+    const char *python_last;
 };
 
 struct tb__flow {
@@ -167,6 +170,7 @@ int32_t tb__flow_find_node(const struct tb__flow *flow, const char *id);
 struct tb__flow_build_options {
     const char *out_directory; /* NULL: "out" in the current directory */
     int uv;                    /* each .py node gets <out>/<flow name>/venv/<node id> */
+    int dora_api;              /* resolve: Python nodes import `dora` from our package */
     int unbuilt_allowed;       /* resolve: a missing program is no problem when the node
                                   has build steps (validate before build) */
 };
@@ -180,8 +184,9 @@ tb_status tb__flow_build(const struct tb__flow *flow, const struct tb__flow_buil
 
 /* Find each node's program: a path with a slash relative to the node's working directory; a bare
  * name there first, then on PATH; a .py file is run by python3 -u, with `uv` by its own
- * environment's python. Fills program, argv and venv. Returns TB_OK or TB_E_INVALID with all that
- * is missing or not executable in `problems`. May be called again. */
+ * environment's python. Fills program, argv, venv and, with `dora_api`, what PYTHONPATH gets.
+ * Returns TB_OK or TB_E_INVALID with all that is missing or not executable in `problems`. May be
+ * called again. */
 tb_status tb__flow_resolve(struct tb__flow *flow, const struct tb__flow_build_options *options,
                            struct tb__flow_problems *problems);
 

@@ -162,6 +162,23 @@ static void add_venv(struct builder *builder, const char *venv)
     add_take(builder, path);
 }
 
+/* What stands in for dora comes first; the package that it uses comes last, in case there is none.
+ */
+static void add_python_path(struct builder *builder, const struct tb__flow_node *node)
+{
+    char *path = NULL;
+    const char *before = find(builder, "PYTHONPATH");
+    const char *last = node->python_last;
+    if (node->python_first == NULL) {
+        return;
+    }
+    if (asprintf(&path, "PYTHONPATH=%s%s%s%s%s", node->python_first, before[0] != '\0' ? ":" : "",
+                 before, last != NULL ? ":" : "", last != NULL ? last : "") < 0) {
+        path = NULL;
+    }
+    add_take(builder, path);
+}
+
 static void build(struct builder *builder, const struct tb__run_environment_options *options)
 {
     const struct tb__flow_node *node = &options->flow->nodes[options->node];
@@ -176,6 +193,7 @@ static void build(struct builder *builder, const struct tb__run_environment_opti
     if (node->venv != NULL) {
         add_venv(builder, node->venv);
     }
+    add_python_path(builder, node);
     add(builder, "TENSORBUS_DIR", options->runtime_directory);
     add(builder, "TENSORBUS_FLOW", options->flow_id);
     add(builder, "TENSORBUS_NODE", node->id);

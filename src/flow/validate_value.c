@@ -1,12 +1,27 @@
 /* Single values: texts, numbers, choices; and the walk over the keys of a map. */
 #include "flow/validate.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
 #include "base/name.h"
 
 #define BILLION 1000000000u
+
+/* Keys of dora's that have no meaning here: whoever brings a file from there is told so. */
+static int is_doras(const char *key)
+{
+    static const char keys[] =
+        " branch cpu_affinity debug distribute finish_grace_secs git health_check_interval "
+        "health_check_timeout hub input_types labels max_log_size max_restart_delay "
+        "max_rotated_files min_log_level module operator operators output_framing output_metadata "
+        "output_types params path_sha256 pattern restart_window rev ros2 send_logs_as "
+        "send_stdout_as shared_memory_pool_size strict_types tag type_rules ";
+    char word[64];
+    int length = snprintf(word, sizeof word, " %s ", key);
+    return length < (int)sizeof word && strstr(keys, word) != NULL;
+}
 
 static void unknown_key(struct tb__checker *checker, const struct tb__yaml *key, const char *where,
                         const struct tb__key *keys, size_t count)
@@ -15,13 +30,15 @@ static void unknown_key(struct tb__checker *checker, const struct tb__yaml *key,
     for (size_t i = 0; i < count && i < 32; i++) {
         names[i] = keys[i].name;
     }
-    const char *nearest = tb__nearest(key->text, names, count);
+    int doras = is_doras(key->text);
+    const char *nearest = doras ? NULL : tb__nearest(key->text, names, count);
     if (nearest != NULL) {
         tb__problem(checker->problems, key->place, "unknown key `%.60s` in %s; did you mean `%s`?",
                     key->text, where, nearest);
     } else {
-        tb__problem(checker->problems, key->place, "unknown key `%.60s` in %s; its keys are: %s",
-                    key->text, where, tb__list_names(checker, names, sizeof names[0], count));
+        tb__problem(checker->problems, key->place, "unknown key `%.60s` in %s; its keys are: %s%s",
+                    key->text, where, tb__list_names(checker, names, sizeof names[0], count),
+                    doras ? " (this one is dora's: leave it out)" : "");
     }
 }
 
