@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RESTARTS "TENSORBUS_RESTARTS="
+#define RESTARTS_DIGITS 10 /* of a uint32_t */
+
 #define VARIABLE_MAX 131071 /* bytes of "KEY=value" that execve() takes */
 
 struct builder {
@@ -179,6 +182,38 @@ static void add_python_path(struct builder *builder, const struct tb__flow_node 
     add_take(builder, path);
 }
 
+/* The file that the flow was read from, for nodes that want to know all of it. */
+static void add_flow_file(struct builder *builder, const struct tb__flow *flow)
+{
+    char *variable = NULL;
+    const char *slash = strrchr(flow->file, '/');
+    const char *name = slash != NULL ? slash + 1 : flow->file;
+    if (asprintf(&variable, "TENSORBUS_FLOW_FILE=%s/%s", flow->directory, name) < 0) {
+        variable = NULL;
+    }
+    add_take(builder, variable);
+}
+
+/* With room for any number: it changes with each start. */
+static void add_restarts(struct builder *builder)
+{
+    const size_t size = sizeof RESTARTS + RESTARTS_DIGITS;
+    char *variable = malloc(size);
+    if (variable != NULL) {
+        snprintf(variable, size, RESTARTS "0");
+    }
+    add_take(builder, variable);
+}
+
+void tb__run_environment_set_restarts(char **environment, uint32_t restarts)
+{
+    for (char **variable = environment; *variable != NULL; variable++) {
+        if (strncmp(*variable, RESTARTS, sizeof RESTARTS - 1) == 0) {
+            snprintf(*variable, sizeof RESTARTS + RESTARTS_DIGITS, RESTARTS "%" PRIu32, restarts);
+        }
+    }
+}
+
 static void build(struct builder *builder, const struct tb__run_environment_options *options)
 {
     const struct tb__flow_node *node = &options->flow->nodes[options->node];
@@ -198,6 +233,8 @@ static void build(struct builder *builder, const struct tb__run_environment_opti
     add(builder, "TENSORBUS_FLOW", options->flow_id);
     add(builder, "TENSORBUS_NODE", node->id);
     add(builder, "TENSORBUS_RUNNER", TB__RUNNER_ENDPOINT);
+    add_flow_file(builder, options->flow);
+    add_restarts(builder);
     add_written(builder, "TENSORBUS_INPUTS", options->flow, options->node, write_inputs);
     add_written(builder, "TENSORBUS_OUTPUTS", options->flow, options->node, write_outputs);
     if (options->flow->exit_when_nodes_finish) {

@@ -19,6 +19,8 @@ struct tb__run_environment_options {
  * reads (all names begin with TENSORBUS_, and no others of that kind are passed on but
  * TENSORBUS_LOG):
  *   TENSORBUS_DIR, TENSORBUS_FLOW, TENSORBUS_NODE, TENSORBUS_RUNNER
+ *   TENSORBUS_FLOW_FILE absolute path of the flow's file
+ *   TENSORBUS_RESTARTS  how often this node was restarted: 0 at first
  *   TENSORBUS_INPUTS    one line each:
  * NAME=SOURCE;queue=10;policy=drop_oldest;timeout_ns=0;restart=0 SOURCE is node/output or
  * tensorbus/timer/nanos/N; restart=1: the source is restarted when it ends TENSORBUS_OUTPUTS   one
@@ -29,5 +31,8 @@ struct tb__run_environment_options {
 tb_status tb__run_environment_create(const struct tb__run_environment_options *options,
                                      char ***out);
 void tb__run_environment_destroy(char **environment);
+
+/* Before each start: how often the node was restarted. */
+void tb__run_environment_set_restarts(char **environment, uint32_t restarts);
 
 #endif

@@ -19,6 +19,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "flow/run_directory.h"
+#include "flow/run_environment.h"
 
 #define READ_BYTES 65536
 #define DRAIN_BYTES (4u << 20) /* of a node's last output: more than its pipe holds */
@@ -116,6 +117,7 @@ static tb_status op_start(void *context, uint32_t node)
         .directory = runner->flow->nodes[node].working_dir,
     };
     runner->state_changed = 1;
+    tb__run_environment_set_restarts(it->environment, runner->supervised[node].restarts);
     tb__control_started(runner->control, node);
     TB__TRY(tb__process_start(&options, &it->process));
     if (tb__guard_add(&runner->guard, it->process.pid) != TB_OK) {

@@ -46,10 +46,11 @@ def max_restarts(bench):
 
 
 def always(bench):
-    bench.flow({"a": (COUNT + "exit 0", "restart_policy: always\nmax_restarts: 3\n"
-                                        "restart_delay: 0.05")})
+    bench.flow({"a": (COUNT + "echo $TENSORBUS_RESTARTS >> restarts",
+                      "restart_policy: always\nmax_restarts: 3\nrestart_delay: 0.05")})
     code, out, err = bench.run("flow.yml")
     assert code == 0 and runs(bench) == 4, (code, runs(bench))
+    assert (bench.path / "restarts").read_text().split() == ["0", "1", "2", "3"]
 
 
 def no_restart_while_stopping(bench):
@@ -108,6 +109,7 @@ nodes:
         assert "FROM_OUTSIDE=yes" in lines and "TENSORBUS_LOG=info" in lines and "GLOBAL=one" in lines
         assert not any("STRAY" in line for line in lines), "only what is meant for nodes"
         assert any(re.fullmatch("TENSORBUS_FLOW=[0-9a-f]{8}", line) for line in lines)
+        assert f"TENSORBUS_FLOW_FILE={bench.path}/flow.yml" in lines and "TENSORBUS_RESTARTS=0" in lines
     assert "BOTH=own" in camera and "BOTH=global" in motion
     assert "TENSORBUS_NODE=camera" in camera and "TENSORBUS_INPUTS=" in camera
     at = camera.index("TENSORBUS_OUTPUTS=image=motion/frame,view/image")
