@@ -73,6 +73,23 @@ def test_same_ticks_as_in_dora(place):
     }  # fmt: skip
 
 
+def test_same_restarts_as_in_dora(place):
+    flow = """
+nodes:
+  - id: reborn
+    path: NODES/reborn.py
+    restart_policy: on-failure
+    inputs: {tick: dora/timer/secs/3600}  # without inputs dora restarts nothing
+"""
+    for runner in (there, here):
+        if runner is there:
+            pytest.importorskip("dora", reason="dora-rs is not installed")
+        runner(place, flow)
+        for number in (0, 1):
+            assert place.records(f"reborn{number}") == [{"is_restart": bool(number)}]
+        (place.record / "reborn1.jsonl").unlink()
+
+
 SCENARIOS = {
     "cpu2cpu": [],
     "duplicate_free": ["Attempt to release memory pool"],

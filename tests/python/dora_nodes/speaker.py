@@ -11,6 +11,8 @@ def main() -> None:
     node = Node()
     recorder = Recorder("speaker")
     recorder.write(config=node.node_config(), restart=[node.is_restart(), node.restart_count()])
+    nodes = node.dataflow_descriptor()["nodes"]
+    recorder.write(nodes=[{key: at[key] for key in ("id", "inputs", "outputs")} for at in nodes])
     recorder.write(dataflow_id=[type(node.dataflow_id()).__name__, len(node.dataflow_id())])
     recorder.write(timestamp=str(node.timestamp().tzinfo))
     recorder.write(first=plain_event(node.next()))  # the recorder is there
