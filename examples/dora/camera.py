@@ -1,9 +1,12 @@
 """A 1080p "camera": draws a moving square, in place, at each tick of dora's timer."""
 
+import os
+
 import numpy as np
 import tensorbus.dora
 from dora import Node
 
+FRAMES = int(os.environ.get("message_num", "0"))  # 0: until it is stopped
 HEIGHT, WIDTH = 1080, 1920
 SIDE = 200
 
@@ -22,6 +25,8 @@ def main() -> None:
             image[400 : 400 + SIDE, left : left + SIDE] = 200
         bus.send_output("image", pool.last, {"frame": count, "left": left})
         count += 1
+        if count == FRAMES:
+            break
     print(f"camera: {count} frames, {pool.nbytes / 1e6:.1f} MB each")
 
 

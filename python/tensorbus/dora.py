@@ -404,13 +404,13 @@ class Bus:
 
     def _translate(self, event: dict[str, Any]) -> bool:
         """Put the frame into an event that has a handle. False: the frame is lost."""
-        if event["type"] == "STOP":
-            self._stopped = True
+        if event["type"] == "STOP" and event["id"] == "MANUAL":
+            self._stopped = True  # everybody stops: nobody is waited for
         if event["type"] != "INPUT" or KEY not in event["metadata"]:
             return True
         input_id = event["id"]
         pool_id, _, place = str(event["metadata"].pop(KEY)).partition(" ")
-        frame = self._open(event["value"], _Place.parse(place), pool_id, input_id)
+        frame = self._open(event["value"], place, pool_id, input_id)
         if frame is None:
             self.dropped[input_id] = self.dropped.get(input_id, 0) + 1
             self._unreported[input_id] = self._unreported.get(input_id, 0) + 1
@@ -420,9 +420,7 @@ class Bus:
         event["dropped"] = self._unreported.pop(input_id, 0)
         return True
 
-    def _open(
-        self, value: Any, place: _Place | None, pool_id: str | None, input_id: str
-    ) -> Any | None:
+    def _open(self, value: Any, place: str, pool_id: str, input_id: str) -> Any | None:
         handle = tensorbus.Handle(value.to_numpy().tobytes())
         try:
             return tensorbus.open_frame(handle, bus=self._bus)
@@ -435,11 +433,9 @@ class Bus:
             )
             return None
 
-    def _check_reachable(
-        self, there: _Place | None, pool_id: str | None, input_id: str, error: Exception
-    ) -> None:
+    def _check_reachable(self, place: str, pool_id: str, input_id: str, error: Exception) -> None:
         """Raise when a frame could not be opened because of where it lies."""
-        here = _Place.parse(self._place)
+        there, here = _Place.parse(place), _Place.parse(self._place)
         if there is None or here is None:
             return
         what = f"input `{input_id}`: pool `{pool_id}` is"

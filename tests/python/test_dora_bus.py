@@ -65,10 +65,20 @@ def check_frames(records: list[dict], count: int) -> None:
         assert {key: frame[key] for key in SEEN} == SEEN
 
 
+def check_places(place: Place, viewer: str) -> None:
+    """The bytes that the viewer saw lie where the camera wrote them: same file, same offset."""
+    (camera,) = place.records("camera")
+    frames = [record for record in place.records(viewer) if "index" in record]
+    assert [frame["place"] for frame in frames] == camera["places"]
+    assert all(inode > 0 for inode, _ in camera["places"])
+
+
 def test_frames_travel_by_handle(place):
     run(place, pair("turns", "watch", FRAMES=20))
     check_frames(place.records("viewer"), 20)
-    assert place.records("camera")[0]["id"].startswith("pool_camera_")
+    (camera,) = place.records("camera")
+    assert camera["id"].startswith("pool_camera_")
+    check_places(place, "viewer")
 
 
 def test_all_consumers_get_all_frames(place):
@@ -79,6 +89,7 @@ def test_all_consumers_get_all_frames(place):
     run(place, text)
     for number in (1, 2, 3):
         check_frames(place.records(f"viewer{number}"), 20)
+        check_places(place, f"viewer{number}")
 
 
 def test_overwritten_frames_are_counted_and_never_delivered(place):
@@ -143,6 +154,7 @@ def test_a_frame_can_be_sent_on(place):
     )
     run(place, text)
     check_frames(place.records("viewer"), 8)
+    check_places(place, "viewer")
 
 
 def test_a_dropped_key_frees_the_pool(place):
@@ -178,6 +190,7 @@ def test_two_daemons_on_one_machine_share_memory(place):
         flow = place.flow(two_daemons(place))
         place.run(tool("dora"), "start", flow, "--attach", "--coordinator-port", daemons.port)
     check_frames(place.records("viewer"), 10)
+    check_places(place, "viewer")
 
 
 def test_an_unreachable_pool_says_why(place):
@@ -208,11 +221,12 @@ def test_example_cpu2cpu(place):
 
 
 def test_example_camera(place):
-    flow = place.flow(example(place, "camera.yml"))
-    output = place.run(tool("dora"), "run", flow, "--stop-after", "2s")
+    output = run(place, "env: {message_num: 30}\n" + example(place, "camera.yml"))
+    assert "camera: 30 frames, 6.2 MB each" in output
+    # Each node looks at what it can; a busy machine loses some, and none is wrong.
     (line,) = [line for line in output.splitlines() if "viewer: viewer: " in line]
     images, boxes, lost = [int(word) for word in line.replace(",", "").split() if word.isdigit()]
-    assert images > 5 and boxes > 5, line
+    assert images > 0 and boxes > 0, line
 
 
 def test_example_two_machines(place):

@@ -30,10 +30,24 @@ def count() -> int:
     return int(os.environ.get("FRAMES", "10"))
 
 
-def fill(pool, value: int):
+def fill(pool, value: int, places: list | None = None):
     with pool.loan() as image:
         image[:] = value
+        if places is not None:
+            places.append(place_of(image))
     return pool.last
+
+
+def place_of(array) -> list[int]:
+    """Inode and offset of the memory behind an array: the same for the same bytes in any process."""
+    address = array.ctypes.data
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, offset, _, inode = line.split()[:5]
+            begin, end = (int(word, 16) for word in span.split("-"))
+            if begin <= address < end:
+                return [int(inode), int(offset, 16) + address - begin]
+    raise LookupError(address)
 
 
 def wait(bus, kind: str = "INPUT"):
@@ -50,11 +64,12 @@ def turns(bus, record) -> None:
     viewers = len(bus.node_config()["inputs"])
     for _ in range(viewers):
         wait(bus)
+    places: list = []
     for index in range(count()):
-        bus.send_output("image", fill(pool, index), {"index": index, "name": "turn"})
+        bus.send_output("image", fill(pool, index, places), {"index": index, "name": "turn"})
         for _ in range(viewers):
             wait(bus)
-    record(sent=count(), id=pool.id)
+    record(sent=count(), id=pool.id, places=places)
 
 
 def watch(bus, record) -> None:
@@ -78,6 +93,7 @@ def watch(bus, record) -> None:
             writeable=image.flags.writeable,
             lane=str(frame.info.lane),
             copies=frame.info.copies,
+            place=place_of(image),
             dropped=event["dropped"],
         )
         del image, frame, event
