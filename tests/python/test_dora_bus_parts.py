@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -233,3 +234,16 @@ def test_attributes_of_the_node_shine_through(camera):
     with pytest.raises(AttributeError):
         camera.no_such_thing
     assert pathlib.Path(camera._directory).is_dir()
+
+
+@pytest.mark.parametrize(("reason", "waits"), [("ALL_INPUTS_CLOSED", True), ("MANUAL", False)])
+def test_closing_waits_for_consumers_unless_all_stop(reason, waits):
+    nodes = [{"id": "viewer", "inputs": {"image": {"source": "camera/image"}}}]
+    node = FakeNode(nodes=nodes)
+    bus = tensorbus.dora.attach(node, name="camera", linger=0.3)
+    send_frame(bus, bus.register(np.empty(4)), 1)
+    node.events = [{"type": "STOP", "id": reason, "kind": "dora"}]
+    bus.next()
+    begun = time.monotonic()
+    bus.close()  # the viewer never comes
+    assert (time.monotonic() - begun >= 0.3) == waits
