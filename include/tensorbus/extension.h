@@ -14,9 +14,9 @@
  * 64 of them may be larger than 32 KiB (fewer where the runner may not open that many files). This
  * is a channel for descriptors: tensors belong into pools.
  *
- * A call is one round trip to the runner, some 20 µs. All calls fail with TB_E_NOT_FOUND in a node
- * that no runner started, and when the runner does not answer for 10 s; with TB_E_OWNER_DIED or
- * TB_CLOSED when the runner is gone, and the values with it. */
+ * A call is one round trip to the runner, tens of microseconds. All calls fail with TB_E_NOT_FOUND
+ * in a node that no runner started, and when the runner does not answer for 10 s; with
+ * TB_E_OWNER_DIED or TB_CLOSED when the runner is gone, and the values with it. */
 #ifndef TENSORBUS_EXTENSION_H
 #define TENSORBUS_EXTENSION_H
 

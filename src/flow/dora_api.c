@@ -21,9 +21,8 @@
 #include "flow/build_find.h"
 #include "flow/problems.h"
 
-#define ANSWER_NS                                                                                  \
-    INT64_C(10000000000) /* a cold start of Python on a busy machine takes seconds                 \
-                          */
+/* A cold start of Python on a busy machine takes seconds. */
+#define ANSWER_NS INT64_C(10000000000)
 #define ANSWER_BYTES (PATH_MAX + 16)
 
 static int has_file(const struct tb__flow *flow, const char *folder, const char *name)
