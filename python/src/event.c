@@ -26,10 +26,11 @@ static void give_back_unused(struct py_event *event)
     }
 }
 
-/* The metadata is small: it outlives the event's memory. Keeps an exception that is set. */
+/* The metadata is small: it outlives the event's memory. (It lies in the heap, and what a closed bus
+ * has left is not freed.) */
 static int load_metadata(struct py_event *event)
 {
-    if (event->metadata == NULL && event->event != NULL && event->bus->bus != NULL) {
+    if (event->metadata == NULL && event->event != NULL) {
         event->metadata = py_metadata_dict(tb_event_metadata(event->event));
         return event->metadata != NULL ? 0 : -1;
     }
@@ -382,17 +383,17 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"hold", hold, METH_NOARGS,
-     "hold()\n--\n\n"
+     "hold($self, /)\n--\n\n"
      "Keep the value beyond the event's turn, until release() or until nothing refers to the\n"
      "event. Returns the event. A held event of a handle or of a large value takes one of the\n"
      "leases of its pool (4 unless its owner gave more): hold few."},
     {"release", release, METH_NOARGS,
-     "release()\n--\n\n"
+     "release($self, /)\n--\n\n"
      "Give the value's memory back now, or when the last array that looks at it goes. Releasing\n"
      "twice does nothing."},
-    {"numpy", numpy, METH_NOARGS, "numpy()\n--\n\nThe value as a NumPy array: value.numpy()."},
-    {"arrow", arrow, METH_NOARGS, "arrow()\n--\n\nThe value as a pyarrow.Array: value.arrow()."},
-    {"keys", keys, METH_NOARGS, "keys()\n--\n\nThe names that event[...] takes."},
+    {"numpy", numpy, METH_NOARGS, "numpy($self, /)\n--\n\nThe value as a NumPy array: value.numpy()."},
+    {"arrow", arrow, METH_NOARGS, "arrow($self, /)\n--\n\nThe value as a pyarrow.Array: value.arrow()."},
+    {"keys", keys, METH_NOARGS, "keys($self, /)\n--\n\nThe names that event[...] takes."},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -56,7 +56,9 @@ static int take_next(struct py_node *node, int64_t timeout_ns)
     tb_status status = tb_node_next(node->node, timeout_ns, &event);
     int interrupted = py_wait_end(&wait) != 0;
     node->in_next = 0;
-    if (status == TB_OK) {
+    if (status == TB_OK && py_bus_is_closing(node->bus)) {
+        tb_event_release(event); /* who closes the node waits for this call */
+    } else if (status == TB_OK) {
         node->pending = event;
     } else if (!interrupted && status != TB_AGAIN) {
         py_raise(py_state_of((PyObject *)node), status);
@@ -146,12 +148,14 @@ PyObject *py_node_fetch(PyObject *self, PyObject *unused)
     tb_status status = tb_node_next(node->node, TB_FOREVER, &event);
     tb_set_interrupt(NULL, NULL);
     PyEval_RestoreThread(thread);
-    py_bus_leave(node->bus);
     node->in_next = 0;
     node->in_fetch = 0;
-    if (status == TB_OK) {
+    if (status == TB_OK && py_bus_is_closing(node->bus)) {
+        tb_event_release(event);
+    } else if (status == TB_OK) {
         node->pending = event;
     }
+    py_bus_leave(node->bus);
     py_log_drain();
     Py_RETURN_NONE;
 }

@@ -15,6 +15,9 @@ static int is_closed(const struct py_wait *wait)
            (wait->closed != NULL && __atomic_load_n(wait->closed, __ATOMIC_RELAXED));
 }
 
+/* This thread's innermost wait. */
+static _Thread_local struct py_wait *innermost;
+
 /* Runs without the GIL, on the waiting thread. */
 static int shall_end(void *context)
 {
@@ -43,13 +46,16 @@ void py_wait_begin_on(struct py_wait *wait, struct py_bus *bus, const int *close
     if (bus != NULL) {
         py_bus_enter(bus);
     }
+    wait->outer = innermost;
+    innermost = wait;
     wait->thread = PyEval_SaveThread();
     tb_set_interrupt(shall_end, wait);
 }
 
 int py_wait_end(struct py_wait *wait)
 {
-    tb_set_interrupt(NULL, NULL);
+    innermost = wait->outer;
+    tb_set_interrupt(innermost != NULL ? shall_end : NULL, innermost);
     PyEval_RestoreThread(wait->thread);
     int closing = is_closed(wait);
     struct py_state *state = wait->bus != NULL ? wait->bus->state : NULL;

@@ -17,6 +17,7 @@ struct py_wait {
     struct py_bus *bus;
     const int *closed;     /* non-zero: the object that the call is for was closed; or NULL */
     PyThreadState *thread; /* while the GIL is released */
+    struct py_wait *outer; /* a signal handler that waits came while this thread waited */
     int raised;
 };
 
