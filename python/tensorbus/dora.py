@@ -281,7 +281,7 @@ class Bus:
             self._end(pool_id)
 
     def turn(self) -> None:
-        """Free what other nodes have dropped. Every call that takes or sends does it."""
+        """Free what other nodes have dropped. Taking an event, a loan or a write does it."""
         for key in self.node.drain_dropped_extension_keys(self.namespace):
             if key in self._pools:
                 self._end(key)
@@ -306,7 +306,6 @@ class Bus:
                 and pyarrow arrays: as `node.send_output` sends them.
             metadata: as for `node.send_output`.
         """
-        self.turn()
         if isinstance(data, tensorbus.Frame):
             data = data.handle
         elif not isinstance(data, (bytes, tensorbus.Handle)) and _is_tensor(data):
@@ -372,11 +371,10 @@ class Bus:
     def try_recv(self) -> dict[str, Any] | None:
         """The next event if there is one, else None."""
         self.turn()
-        event: dict[str, Any] | None
-        while (event := self.node.try_recv()) is not None:
-            if self._translate(event):
+        while True:
+            event: dict[str, Any] | None = self.node.try_recv()
+            if event is None or self._translate(event):
                 return event
-        return None
 
     def drain(self) -> list[dict[str, Any]]:
         """All events that are there."""
@@ -421,9 +419,8 @@ class Bus:
         return True
 
     def _open(self, value: Any, place: str, pool_id: str, input_id: str) -> Any | None:
-        handle = tensorbus.Handle(value.to_numpy().tobytes())
         try:
-            return tensorbus.open_frame(handle, bus=self._bus)
+            return tensorbus.open_frame(_bytes_of(value), bus=self._bus)
         except (tensorbus.StaleError, tensorbus.FreedError):
             return None
         except tensorbus.NotFoundError as error:
@@ -523,6 +520,14 @@ def _remove_if_empty(directory: str) -> None:
         pass  # others are in it
     finally:
         os.close(fd)
+
+
+def _bytes_of(value: Any) -> Any:
+    """The bytes of a UInt8Array, in place."""
+    if len(value) == 0:
+        return b""
+    begin = value.offset
+    return memoryview(value.buffers()[1])[begin : begin + len(value)]
 
 
 def _is_tensor(data: Any) -> bool:

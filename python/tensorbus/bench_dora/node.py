@@ -51,7 +51,7 @@ class Stock(Side):
         from dora import Node
 
         self.pa = pyarrow
-        self.node = Node()
+        self.node: Any = Node()
 
     def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
         if CONFIG["call"] == "array":
@@ -130,7 +130,7 @@ class Runner(Side):
         import tensorbus
 
         self.tensorbus = tensorbus
-        self.node = tensorbus.Node()
+        self.node: Any = tensorbus.Node()
         self.pool: Any = None
 
     def _pool(self) -> Any:
