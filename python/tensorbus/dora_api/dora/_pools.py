@@ -353,7 +353,8 @@ def _address(info: dict[str, Any]) -> int:
 
 
 def _bytes_at(address: int, size: int) -> Array:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    return memory
 
 
 def _source(info: dict[str, Any]) -> Array:
@@ -370,7 +371,8 @@ def _source(info: dict[str, Any]) -> Array:
     raw = _bytes_at(address, size)
     try:
         dtype = np.dtype(dtype_name(str(values["dtype"])))
-        return raw.view(dtype).reshape([int(extent) for extent in values["shape"]])
+        typed: Array = raw.view(dtype).reshape([int(extent) for extent in values["shape"]])
+        return typed
     except (TypeError, ValueError):
         return raw
 
