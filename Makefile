@@ -24,8 +24,8 @@ demo:
 	@scripts/demo.sh
 
 check:
-	@scripts/setup.sh build test demo
-	@scripts/check.sh plain model asan tsan
+	@scripts/setup.sh build test demo python
+	@scripts/check.sh plain model asan tsan python
 
 asan:
 	@scripts/setup.sh build test

@@ -7,6 +7,7 @@
 #   model  the lease protocol and its wake-ups, model-checked
 #   asan   a build with AddressSanitizer and UBSan: units, processes, corpora
 #   tsan   a build with ThreadSanitizer: the tests of races on one mapping
+#   python `pip install .` into a virtual environment in the build folder, then tests/python with it
 #   soak   build, then the process tests and the models at full size (hours)
 # JOBS: tests side by side (default: the cores). Exit status: 0 only when something passed and nothing
 # failed. Needs neither a terminal nor standard input.
@@ -121,6 +122,65 @@ stage_tsan() {
         -- tests_tsan && run_tests tsan build-tsan -L tsan
 }
 
+# Each test of a pytest run has one line with -v: "tests/python/test_x.py::test_y[z] PASSED  [ 12%]".
+# What a test leaves behind is an ERROR line of its own.
+count_pytest() { # count_pytest LOG SECOND-LOG
+    local line name result found=0
+    while IFS= read -r line; do
+        [[ $line =~ ^(tests/python/.*)\ (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\ .*\[\ *[0-9]+%\]$ ]] ||
+            continue
+        name=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}
+        found=$((found + 1))
+        case $result in
+        PASSED | XFAIL) passed=$((passed + 1)) ;;
+        SKIPPED) skipped=$((skipped + 1)) ;;
+        *)
+            # Second tries as above, but for what was left behind.
+            if [ "$result" = FAILED ] && grep -qF "$name PASSED" "$2" && ! grep -qF "$name ERROR" "$1"
+            then
+                passed=$((passed + 1))
+                retried+=("python: $name")
+            else
+                note_failure "python: $name"
+            fi
+            ;;
+        esac
+    done <"$1"
+    [ "$found" -gt 0 ] || note_failure "python: no test was run"
+}
+
+# What the tests need is installed beside the package; without dora its tests are skipped.
+install_python() { # install_python FOLDER
+    local pip=("$1/bin/python" -m pip install -q --disable-pip-version-check)
+    { [ -x "$1/bin/python" ] || python3 -m venv "$1"; } &&
+        "${pip[@]}" pytest mypy numpy ml_dtypes pyarrow tqdm &&
+        { "${pip[@]}" dora-rs dora-rs-cli || echo "dora cannot be installed: not tested beside it"; } &&
+        "${pip[@]}" --force-reinstall --no-deps .
+}
+
+stage_python() {
+    local venv=$plain/python-venv log=$plain/pytest.log again=$plain/pytest-again.log
+    if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "skipped: the package needs CPython 3.11, this is $(python3 --version)"
+        skipped=$((skipped + 1))
+        return
+    fi
+    build python "$plain" -DTB_BUILD_TESTS=ON || return
+    if ! install_python "$venv"; then
+        note_failure "python: pip install"
+        return
+    fi
+    # The installed package, not the tree's: -P keeps the working directory off the path.
+    local run=("$venv/bin/python" -P -m pytest -v -o "cache_dir=$root/$plain/pytest-cache")
+    export TB_BINARY_DIR=$root/$plain
+    : >"$again"
+    "${run[@]}" tests/python 2>&1 | tee "$log"
+    if [ "${PIPESTATUS[0]}" -ne 0 ]; then
+        "${run[@]}" --last-failed tests/python >"$again" 2>&1
+    fi
+    count_pytest "$log" "$again"
+}
+
 stage_soak() {
     local log
     export TB_TEST_FULL=1
@@ -133,7 +193,7 @@ stage_soak() {
 
 for stage in "$@"; do
     case $stage in
-    plain | model | asan | tsan | soak) ;;
+    plain | model | asan | tsan | python | soak) ;;
     *) echo "check.sh: unknown stage $stage" >&2; exit 2 ;;
     esac
     began=$SECONDS

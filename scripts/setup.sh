@@ -2,7 +2,7 @@
 # Make sure that what a command needs is there. Looks for the tools and libraries themselves; installs
 # the Debian or Ubuntu packages of those that are missing, and only those, when it may (root or sudo).
 #
-# Usage: setup.sh GROUP...    groups: build, demo, test, fuzz, tidy
+# Usage: setup.sh GROUP...    groups: build, demo, test, python, fuzz, tidy
 # Exit status: 0 all there, 1 something is missing that could not be installed.
 set -u
 
@@ -45,6 +45,14 @@ group_test() {
     need binutils command -v readelf
     need procps command -v ps
 }
+# CPython with its headers, and what makes a virtual environment with it.
+group_python() {
+    need python3 command -v python3
+    need python3-dev python3 -c \
+        'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+    need python3-venv python3 -c 'import ensurepip, venv'
+    need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+}
 group_fuzz() { need clang command -v clang; }
 group_tidy() {
     need clang-format command -v clang-format
@@ -56,7 +64,7 @@ look() {
     local group
     for group in "$@"; do
         case $group in
-        build | demo | test | fuzz | tidy) "group_$group" ;;
+        build | demo | test | python | fuzz | tidy) "group_$group" ;;
         *) echo "setup.sh: unknown group $group" >&2; exit 2 ;;
         esac
     done

@@ -284,7 +284,7 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"close", close_method, METH_NOARGS,
-     "close()\n--\n\n"
+     "close($self, /)\n--\n\n"
      "Say goodbye and close everything that was opened on the bus. Others keep the frames that\n"
      "they hold; their readers then end. Calls of other threads that wait on it raise\n"
      "ClosedError. Arrays that still look at frames stay readable until the process ends.\n"

@@ -344,25 +344,25 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"numpy", numpy_method, METH_NOARGS,
-     "numpy()\n--\n\n"
+     "numpy($self, /)\n--\n\n"
      "The frame as a NumPy array: no copy, writeable=False, shape and dtype of the frame.\n\n"
      "The array keeps the frame held on its own, also after release() and beyond the loop's\n"
      "turn: a slot that is held cannot be written, so let go of arrays soon. bfloat16 and\n"
      "float8 need ml_dtypes (else UnsupportedError)."},
     {"copy", copy_method, METH_NOARGS,
-     "copy()\n--\n\n"
+     "copy($self, /)\n--\n\n"
      "The frame's elements in a new, writable NumPy array that belongs to the caller."},
     {"hold", hold_method, METH_NOARGS,
-     "hold()\n--\n\n"
+     "hold($self, /)\n--\n\n"
      "Keep the frame beyond its turn of a loop. Returns another Frame of the same elements; both\n"
      "are released on their own, by release() or with their last reference. No lease is taken."},
     {"release", release_method, METH_NOARGS,
-     "release()\n--\n\n"
+     "release($self, /)\n--\n\n"
      "Give the frame back. Views of it stay valid, and keep it held, until they are gone.\n"
      "Releasing twice does nothing. Also happens at the end of a `with` block."},
     {"__array__", WITH_KEYWORDS(array_method), METH_VARARGS | METH_KEYWORDS, NULL},
     {"__dlpack__", WITH_KEYWORDS(dlpack_method), METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule: no copy unless copy=True, read-only flag set, byte_offset 0. The "
      "capsule's\n"
      "consumer keeps the frame held. Consumers before DLPack 1.0 cannot be told that the memory "

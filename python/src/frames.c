@@ -66,7 +66,7 @@ static PyObject *poll_method(PyObject *self, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"poll", poll_method, METH_NOARGS,
-     "poll()\n--\n\n"
+     "poll($self, /)\n--\n\n"
      "End the former turn's frame and take the next one, or None when there is none yet. Raises\n"
      "StopAsyncIteration at the end."},
     {NULL, NULL, 0, NULL},

@@ -369,20 +369,21 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"numpy", numpy_method, METH_NOARGS,
-     "numpy()\n--\n\n"
+     "numpy($self, /)\n--\n\n"
      "The slot as a writable NumPy array, with whatever it held before: what a `with` block gets.\n"
      "Read-only once the loan is over; it does not keep the frame."},
     {"publish", publish_method, METH_NOARGS,
-     "publish()\n--\n\n"
+     "publish($self, /)\n--\n\n"
      "Make the slot a frame: readers see it, and sleeping ones are woken. Returns its Handle.\n\n"
      "The block's array becomes read-only. Other arrays and tensors that were made from it cannot\n"
      "be told: a write through one of them ends the process with a line that names the pool,\n"
      "rather than change the frame under its readers.\n"
      "Raises FreedError when the pool was freed meanwhile: the frame is discarded."},
     {"cancel", cancel_method, METH_NOARGS,
-     "cancel()\n--\n\nGive the slot back unpublished. After the end of a loan this does nothing."},
+     "cancel($self, /)\n--\n\nGive the slot back unpublished. After the end of a loan this does "
+     "nothing."},
     {"__dlpack__", WITH_KEYWORDS(dlpack_method), METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule over the slot, writable: torch.from_dlpack(loan)."},
     {"__dlpack_device__", dlpack_device_method, METH_NOARGS, NULL},
     {"__enter__", numpy_method, METH_NOARGS, NULL},

@@ -75,8 +75,21 @@ int py_node_check(struct py_node *node)
     return -1;
 }
 
+static void end_helper(struct py_node *node)
+{
+    PyObject *helper = node->helper;
+    node->helper = NULL;
+    PyObject *done = helper != NULL ? PyObject_CallMethod(helper, "close", NULL) : NULL;
+    if (helper != NULL && done == NULL) {
+        PyErr_WriteUnraisable(helper);
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(helper);
+}
+
 static void close_now(struct py_node *node)
 {
+    end_helper(node);
     py_event_turn_end(&node->turn);
     if (py_node_is_open(node)) {
         tb_event_release(node->pending);
@@ -88,7 +101,6 @@ static void close_now(struct py_node *node)
 static void destroy(PyObject *self)
 {
     struct py_node *node = (struct py_node *)self;
-    Py_CLEAR(node->helper);
     if (node->bus != NULL) {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
@@ -243,7 +255,7 @@ static PyGetSetDef attributes[] = {
 };
 
 PyDoc_STRVAR(next_doc,
-             "next(timeout=None)\n--\n\n"
+             "next($self, timeout=None)\n--\n\n"
              "Wait for the next event of any input or timer; the one before is then over.\n\n"
              "timeout: seconds; 0 polls, None waits for ever.\n"
              "Returns an Event, or None when nothing came in time.\n"
@@ -253,7 +265,7 @@ PyDoc_STRVAR(next_doc,
 
 PyDoc_STRVAR(
     send_doc,
-    "send_output(output, value=None, metadata=None, timeout=None)\n--\n\n"
+    "send_output($self, output, value=None, metadata=None, timeout=None)\n--\n\n"
     "Send a value to all subscribers of an output.\n\n"
     "value: None; bytes, bytearray, memoryview; str; a NumPy array, or anything with DLPack\n"
     "or the buffer protocol (any strides; receivers get it row-major); an Arrow array\n"
@@ -275,10 +287,10 @@ static PyMethodDef methods[] = {
     {"send_output", (PyCFunction)(void (*)(void))send_output, METH_VARARGS | METH_KEYWORDS,
      send_doc},
     {"close_output", close_output, METH_VARARGS,
-     "close_output(output)\n--\n\n"
+     "close_output($self, output)\n--\n\n"
      "Close one output now: its receivers get what was sent, then INPUT_CLOSED."},
     {"close", close_method, METH_NOARGS,
-     "close()\n--\n\n"
+     "close($self, /)\n--\n\n"
      "Close: receivers get what was sent, then INPUT_CLOSED. Pools and readers of the node's bus\n"
      "are closed, too. Arrays that look at events stay readable until the process ends. Closing\n"
      "twice does nothing. Waits until receivers have taken the queued messages whose frames this\n"

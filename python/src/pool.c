@@ -137,7 +137,7 @@ static PyObject *free_method(PyObject *self, PyObject *unused)
 /* ---- writing ---- */
 
 PyDoc_STRVAR(loan_doc,
-             "loan(timeout=None, *, shape=None)\n--\n\n"
+             "loan($self, timeout=None, *, shape=None)\n--\n\n"
              "Borrow a free slot to write into: a Loan, whose `with` block gets a NumPy array.\n\n"
              "timeout: seconds to wait for a slot that nobody holds; None for ever, 0 not at all.\n"
              "shape: of this frame, for a pool with `capacity_bytes`; else the registered one.\n"
@@ -213,7 +213,7 @@ static PyObject *write_source(struct py_pool *pool, const struct py_source *sour
 
 PyDoc_STRVAR(
     write_doc,
-    "write(tensor, timeout=None)\n--\n\n"
+    "write($self, tensor, timeout=None)\n--\n\n"
     "Copy a tensor into a free slot and publish it; returns its Handle.\n\n"
     "tensor: a NumPy array of any strides, bytes, or what has the buffer protocol or\n"
     "DLPack, with the registered dtype and shape (with `capacity_bytes`: any shape that fits).\n"
@@ -421,21 +421,22 @@ static PyMethodDef methods[] = {
     {"loan", WITH_KEYWORDS(loan_method), METH_VARARGS | METH_KEYWORDS, loan_doc},
     {"write", WITH_KEYWORDS(write_method), METH_VARARGS | METH_KEYWORDS, write_doc},
     {"read", read_method, METH_NOARGS,
-     "read()\n--\n\n"
+     "read($self, /)\n--\n\n"
      "The newest frame of this, one's own, pool: a Frame. Others open a Reader.\n\n"
      "Raises AgainError when nothing was written yet, FreedError. Thread-safe."},
     {"wait_acked", WITH_KEYWORDS(wait_acked_method), METH_VARARGS | METH_KEYWORDS,
-     "wait_acked(handle=None, timeout=None)\n--\n\n"
+     "wait_acked($self, handle=None, timeout=None)\n--\n\n"
      "Wait until every reader opened with ack=True, and everyone named in `ackers`, has\n"
      "acknowledged a frame (None: the last one) and those before it.\n\n"
      "Raises NotAckedError, which names who has not: in time, or at once when one who was named\n"
      "is missing or dead. Thread-safe."},
     {"free", free_method, METH_NOARGS,
-     "free()\n--\n\n"
+     "free($self, /)\n--\n\n"
      "End the pool for everybody. Frames that readers hold stay valid; new reads raise\n"
      "FreedError. Returns True; when it was freed before, logs a warning and returns False."},
     {"stats", stats_method, METH_NOARGS,
-     "stats()\n--\n\nCounters since registration: a PoolStats. After free() the last ones."},
+     "stats($self, /)\n--\n\nCounters since registration: a PoolStats. After free() the last "
+     "ones."},
     {"__enter__", enter_method, METH_NOARGS, NULL},
     {"__exit__", exit_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -11,7 +11,7 @@
 #include "wait.h"
 
 const char py_pool_register_doc[] =
-    "register(like, *, name=None, slots=4, policy=\"latest\", device=None, max_leases=4,\n"
+    "register($type, like, *, name=None, slots=4, policy=\"latest\", device=None, max_leases=4,\n"
     "         wait_readers=0, capacity_bytes=None, ackers=(), require_zero_copy=False,\n"
     "         lock_memory=False, prefault=True, doradma_name=None, bus=None)\n"
     "--\n\n"

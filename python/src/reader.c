@@ -408,34 +408,34 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"next", WITH_KEYWORDS(next_method), METH_VARARGS | METH_KEYWORDS,
-     "next(timeout=None)\n--\n\n"
+     "next($self, timeout=None)\n--\n\n"
      "The oldest frame after the last one that this reader returned. It lives until release(),\n"
      "or its last reference or view is gone.\n\n"
      "timeout: seconds; None for ever, 0 not at all.\n"
      "Raises AgainError (a TimeoutError), ClosedError (the owner said goodbye), OwnerDiedError,\n"
      "FreedError, BusyError (max_leases frames are held)."},
     {"newest", WITH_KEYWORDS(newest_method), METH_VARARGS | METH_KEYWORDS,
-     "newest(timeout=None)\n--\n\nThe newest frame, skipping older ones; else as next()."},
+     "newest($self, timeout=None)\n--\n\nThe newest frame, skipping older ones; else as next()."},
     {"frame", frame_method, METH_O,
-     "frame(handle)\n--\n\n"
+     "frame($self, handle, /)\n--\n\n"
      "The frame that a Handle of this pool names. Raises StaleError when it was overwritten."},
     {"ack", ack_method, METH_O,
-     "ack(frame)\n--\n\n"
+     "ack($self, frame, /)\n--\n\n"
      "Acknowledge a frame and all before it, for the owner's wait_acked(). The reader must have\n"
      "been opened with ack=True."},
     {"free_pool", free_pool_method, METH_NOARGS,
-     "free_pool()\n--\n\n"
+     "free_pool($self, /)\n--\n\n"
      "Ask the owner to free the pool, as its free() would. Raises FreedError when it was freed\n"
      "before."},
     {"fileno", fileno_method, METH_NOARGS,
-     "fileno()\n--\n\n"
+     "fileno($self, /)\n--\n\n"
      "A descriptor that becomes readable when there may be a frame or the owner is gone, for\n"
      "select and event loops: then call next(0) until it raises AgainError. Belongs to the\n"
      "reader."},
     {"stats", stats_method, METH_NOARGS,
-     "stats()\n--\n\nCounters since it attached: a ReaderStats."},
+     "stats($self, /)\n--\n\nCounters since it attached: a ReaderStats."},
     {"close", close_method, METH_NOARGS,
-     "close()\n--\n\n"
+     "close($self, /)\n--\n\n"
      "Detach. Frames that are still looked at stay valid until they are let go; calls of other\n"
      "threads that wait end with ClosedError."},
     {"__aiter__", (PyCFunction)(void (*)(void))iterate_async, METH_NOARGS, NULL},

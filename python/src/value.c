@@ -396,14 +396,14 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"numpy", numpy_method, METH_NOARGS,
-     "numpy()\n--\n\n"
+     "numpy($self, /)\n--\n\n"
      "The value as a NumPy array: no copy, writeable=False; of bytes uint8[n]. Arrow arrays with\n"
      "nulls, text or nesting become what pyarrow's to_numpy() makes of them, a copy.\n"
      "The array keeps the event's memory, also beyond its turn."},
     {"copy", copy_method, METH_NOARGS,
-     "copy()\n--\n\nThe value in a new, writable NumPy array that belongs to the caller."},
+     "copy($self, /)\n--\n\nThe value in a new, writable NumPy array that belongs to the caller."},
     {"arrow", arrow_method, METH_NOARGS,
-     "arrow()\n--\n\n"
+     "arrow($self, /)\n--\n\n"
      "The value as a pyarrow.Array, without a copy: pyarrow.array(value). Bytes are uint8; a\n"
      "tensor of more than one dimension is a fixed-size list of its rows. Raises\n"
      "UnsupportedError for what Arrow has no array of (bool tensors, complex, bfloat16),\n"
