@@ -9,6 +9,17 @@
 
 /* ------------------------------------------------------------------ its life */
 
+/* The metadata is small: it outlives the event's memory. (It lies in the heap, and what a closed
+ * bus has left is not freed.) */
+static int load_metadata(struct py_event *event)
+{
+    if (event->metadata == NULL && event->event != NULL) {
+        event->metadata = py_metadata_dict(tb_event_metadata(event->event));
+        return event->metadata != NULL ? 0 : -1;
+    }
+    return 0;
+}
+
 static void give_back(struct py_event *event)
 {
     tb_event *given = event->event;
@@ -19,22 +30,22 @@ static void give_back(struct py_event *event)
     }
 }
 
+/* Keeps an exception that is set. */
 static void give_back_unused(struct py_event *event)
 {
-    if (event->views == 0 && (event->released || (event->turn == NULL && !event->held))) {
-        give_back(event);
+    int is_over = event->released || (event->turn == NULL && !event->held);
+    if (event->event == NULL || event->views != 0 || !is_over) {
+        return;
     }
-}
-
-/* The metadata is small: it outlives the event's memory. (It lies in the heap, and what a closed bus
- * has left is not freed.) */
-static int load_metadata(struct py_event *event)
-{
-    if (event->metadata == NULL && event->event != NULL) {
-        event->metadata = py_metadata_dict(tb_event_metadata(event->event));
-        return event->metadata != NULL ? 0 : -1;
+    if (tb_metadata_count(tb_event_metadata(event->event)) != 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (load_metadata(event) != 0) {
+            PyErr_Clear(); /* without memory it is lost; the node goes on */
+        }
+        PyErr_Restore(type, value, trace);
     }
-    return 0;
+    give_back(event);
 }
 
 void py_event_turn_end(struct py_event_turn *turn)
@@ -46,10 +57,6 @@ void py_event_turn_end(struct py_event_turn *turn)
     }
     turn->event = NULL;
     event->turn = NULL;
-    if (!event->held && event->views == 0 && event->event != NULL &&
-        tb_metadata_count(tb_event_metadata(event->event)) != 0 && load_metadata(event) != 0) {
-        PyErr_Clear(); /* without memory it is lost; the node goes on */
-    }
     give_back_unused(event);
 }
 
@@ -289,9 +296,6 @@ static PyObject *release(PyObject *self, PyObject *unused)
 {
     (void)unused;
     struct py_event *event = (struct py_event *)self;
-    if (load_metadata(event) != 0) {
-        return NULL;
-    }
     event->released = 1;
     if (event->frame != NULL) {
         PyObject *done = PyObject_CallMethod(event->frame, "release", NULL);
@@ -391,8 +395,10 @@ static PyMethodDef methods[] = {
      "release($self, /)\n--\n\n"
      "Give the value's memory back now, or when the last array that looks at it goes. Releasing\n"
      "twice does nothing."},
-    {"numpy", numpy, METH_NOARGS, "numpy($self, /)\n--\n\nThe value as a NumPy array: value.numpy()."},
-    {"arrow", arrow, METH_NOARGS, "arrow($self, /)\n--\n\nThe value as a pyarrow.Array: value.arrow()."},
+    {"numpy", numpy, METH_NOARGS,
+     "numpy($self, /)\n--\n\nThe value as a NumPy array: value.numpy()."},
+    {"arrow", arrow, METH_NOARGS,
+     "arrow($self, /)\n--\n\nThe value as a pyarrow.Array: value.arrow()."},
     {"keys", keys, METH_NOARGS, "keys($self, /)\n--\n\nThe names that event[...] takes."},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", release, METH_VARARGS, NULL},

@@ -298,7 +298,6 @@ static PyMethodDef methods[] = {
     {"_fetch", py_node_fetch, METH_NOARGS, "Wait for an event without delivering it."},
     {"_set_cancel", py_node_set_cancel, METH_O, "Whether _fetch() shall come back."},
     {"_try_next", py_node_try_next, METH_NOARGS, "An event if there is one."},
-    {"_end_turn", py_node_end_turn, METH_NOARGS, "The event before is over."},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", close_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -30,6 +30,5 @@ PyObject *py_node_async_next(PyObject *self);
 PyObject *py_node_fetch(PyObject *self, PyObject *unused);
 PyObject *py_node_set_cancel(PyObject *self, PyObject *flag);
 PyObject *py_node_try_next(PyObject *self, PyObject *unused);
-PyObject *py_node_end_turn(PyObject *self, PyObject *unused);
 
 #endif

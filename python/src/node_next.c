@@ -176,9 +176,6 @@ PyObject *py_node_try_next(PyObject *self, PyObject *unused)
 {
     (void)unused;
     struct py_node *node = (struct py_node *)self;
-    if (node->in_fetch && node->pending == NULL && py_node_is_open(node)) {
-        Py_RETURN_NONE;
-    }
     PyObject *event = next_event(node, TB_POLL);
     if (event != NULL) {
         return event;
@@ -190,14 +187,6 @@ PyObject *py_node_try_next(PyObject *self, PyObject *unused)
         PyErr_SetNone(PyExc_StopAsyncIteration);
     }
     return NULL;
-}
-
-PyObject *py_node_end_turn(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    struct py_node *node = (struct py_node *)self;
-    py_event_turn_end(&node->turn);
-    Py_RETURN_NONE;
 }
 
 PyObject *py_node_async_next(PyObject *self)

@@ -33,9 +33,11 @@ class Helper:
     def __init__(self) -> None:
         self._requests: "queue.SimpleQueue[Any] | None" = None
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """End the thread, when it has come back from the node."""
         if self._requests is not None:
             self._requests.put(None)
+            self._requests = None
 
     def _begin(self, node: Node) -> "asyncio.Future[None]":
         if self._requests is None:
@@ -52,7 +54,6 @@ class Helper:
     async def next(self, node: Node) -> Event:
         """The node's next event. When the task is cancelled nothing is lost: an event that had
         come is what the next call returns."""
-        node._end_turn()
         await asyncio.sleep(0)  # a node that is never idle must not keep other tasks waiting
         while (event := node._try_next()) is None:
             future = self._begin(node)
