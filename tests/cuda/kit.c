@@ -172,7 +172,7 @@ void kit_pattern(void *host, size_t bytes, unsigned seed)
 {
     unsigned char *at = host;
     for (size_t i = 0; i < bytes; i++) {
-        at[i] = (unsigned char)(i * 7 + (i >> 11) + seed * 31);
+        at[i] = (unsigned char)(i * 7 + (i >> 11) + (i >> 19) * 13 + seed * 31);
     }
 }
 
@@ -180,7 +180,7 @@ int kit_same(const void *host, size_t bytes, unsigned seed)
 {
     const unsigned char *at = host;
     for (size_t i = 0; i < bytes; i++) {
-        if (at[i] != (unsigned char)(i * 7 + (i >> 11) + seed * 31)) {
+        if (at[i] != (unsigned char)(i * 7 + (i >> 11) + (i >> 19) * 13 + seed * 31)) {
             return 0;
         }
     }

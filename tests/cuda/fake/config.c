@@ -131,6 +131,7 @@ void fake_configure(void)
     fake.empty = number("empty", 0);
     all = all > MAX_DEVICES ? MAX_DEVICES : all;
     fake.device_count = 0;
+    fake.slow_to_device = number("slow_to_device", 0);
     fake.slow_us = (unsigned)number("slow", 0);
     memset(fake.peers, 0, sizeof fake.peers);
     find_peers();

@@ -30,8 +30,8 @@ struct fake_control {
     void (*leaks)(struct fake_leaks *out);
     /* Where the bytes at a device address are, for a test that plays a kernel; NULL: nowhere. */
     void *(*bytes)(uint64_t address, size_t bytes);
-    /* Page-locked memory at the same address, which is no leak: for tests that count leaks. */
-    void (*words)(void *host, size_t bytes);
+    /* What is there now is the test's, and no leak; called again: it is not any more. */
+    void (*own)(void);
     /* Break the contexts of a device, as a kernel's illegal access would; 0: whole again. */
     void (*break_device)(int device, int code);
     /* Take the primary context away, as cudaDeviceReset() of another library does. */

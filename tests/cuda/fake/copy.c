@@ -58,7 +58,7 @@ static int copy_run(struct work *work)
     fake_lock();
     char *dst = resolve(&job->dst, job, 1);
     const char *src = job->snapshot != NULL ? job->snapshot : resolve(&job->src, job, 0);
-    unsigned slow = fake.slow_us;
+    unsigned slow = fake.slow_to_device && !job->src.is_host ? 0 : fake.slow_us;
     fake_unlock(0);
     if (dst == NULL || src == NULL) {
         return TB__CUDA_ILLEGAL_ADDRESS; /* freed meanwhile */

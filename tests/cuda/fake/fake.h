@@ -17,7 +17,8 @@
  *                    read_only_register same_pointer host_register dma_buf unified
  *       memory       MiB of each device (1024)
  *       empty        1: the driver starts, but counts no devices
- *       slow         microseconds that each copy takes besides (0)
+ *       slow         microseconds that each copy takes besides (0); with slow_to_device=1 only
+ * those from the host to a device
  *   FAKE_CUDA_FAIL="cuMemAlloc_v2:2:2,*:7:719,async:cuMemcpyHtoDAsync_v2:1:700"
  *       the n-th call of a name (or of all) returns a code; async: the n-th work of that name fails
  *       when it is done. A code that breaks a context breaks it. Each rule acts once.
@@ -67,6 +68,7 @@ extern struct fake {
     struct fake_device devices[MAX_DEVICES];
     unsigned peers[MAX_DEVICES]; /* by physical number */
     unsigned slow_us;
+    int slow_to_device;
     struct fake_context primaries[MAX_DEVICES];
     struct fake_context *contexts; /* all others */
 } fake;
@@ -136,7 +138,6 @@ struct range {
     unsigned opened;     /* RANGE_IPC: how many times */
     struct block *block; /* RANGE_RESERVED: the physical memory */
     uint64_t key;        /* RANGE_IPC: which memory it is */
-    int is_the_tests;    /* not counted as a leak */
 };
 
 /* Physical memory of the virtual-memory calls. */
@@ -208,6 +209,7 @@ struct CUstream_st {
     int is_default;
     int closing;
     pthread_t thread;
+    pthread_cond_t wake; /* there is work */
     struct work *first, *last;
     uint64_t enqueued, done;
     struct CUstream_st *next;

@@ -64,7 +64,7 @@ static void *stream_run(void *argument)
             if (stream->closing) {
                 break;
             }
-            pthread_cond_wait(&fake.changed, &fake.lock);
+            pthread_cond_wait(&stream->wake, &fake.lock);
             continue;
         }
         /* A broken context does nothing any more; its streams run empty. */
@@ -101,6 +101,7 @@ static struct CUstream_st *stream_make(struct fake_context *context, int non_blo
     if (stream == NULL) {
         abort();
     }
+    pthread_cond_init(&stream->wake, NULL);
     stream->magic = STREAM_MAGIC;
     stream->context = context;
     stream->non_blocking = non_blocking;
@@ -171,7 +172,7 @@ void stream_enqueue(struct CUstream_st *stream, struct work *work)
         stream->first = work;
     }
     stream->last = work;
-    pthread_cond_broadcast(&fake.changed);
+    pthread_cond_signal(&stream->wake);
 }
 
 int stream_wait_ticket(struct CUstream_st *stream, uint64_t ticket)
@@ -233,7 +234,7 @@ FAKE_API int cuStreamDestroy_v2(tb__stream handle)
     closed = handle;
     handle->closing = 1;
     pthread_detach(handle->thread);
-    pthread_cond_broadcast(&fake.changed);
+    pthread_cond_signal(&handle->wake);
     return fake_unlock(code);
 }
 

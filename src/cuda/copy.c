@@ -1,0 +1,283 @@
+/* Flat copies: which path, and going it. */
+#include "cuda/copy.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/copy.h"
+#include "base/size.h"
+#include "cuda/host_cache.h"
+#include "cuda/order.h"
+#include "cuda/transit.h"
+
+static _Atomic uint64_t register_min = TB__REGISTER_MIN_BYTES;
+
+void tb__copy_set_register_min(uint64_t bytes)
+{
+    atomic_store_explicit(&register_min, bytes, memory_order_relaxed);
+}
+
+uint64_t tb__copy_register_min(void)
+{
+    return atomic_load_explicit(&register_min, memory_order_relaxed);
+}
+
+/* A copy on its way: what was found out about it. */
+struct travel {
+    const struct tb__copy *job;
+    tb__stream stream; /* the user's */
+    const struct tb__gpu *stream_gpu;
+    const struct tb__gpu *gpu; /* the one that copies */
+    struct tb__host_lease lease;
+    struct tb__copy_result result;
+};
+
+static const char *describe(const struct tb__copy *job, char text[TB__SIZE_TEXT + 48])
+{
+    char size[TB__SIZE_TEXT], src[16] = "host", dst[16] = "host";
+    if (job->src.gpu != NULL) {
+        snprintf(src, sizeof src, "cuda:%d", job->src.gpu->ordinal);
+    }
+    if (job->dst.gpu != NULL) {
+        snprintf(dst, sizeof dst, "cuda:%d", job->dst.gpu->ordinal);
+    }
+    snprintf(text, TB__SIZE_TEXT + 48, "%s from %s to %s", tb__size_text(job->bytes, size), src,
+             dst);
+    return text;
+}
+
+/* ------------------------------------------------------------------ one call of the driver */
+
+static int call(const struct tb__copy *job, tb__stream stream, const char **name)
+{
+    const struct tb__cuda_api *cuda = tb__cuda();
+    if (job->src.gpu == NULL) {
+        *name = "cuMemcpyHtoDAsync";
+        return cuda->memcpy_htod_async(job->dst.ptr, (const void *)(uintptr_t)job->src.ptr,
+                                       job->bytes, stream);
+    }
+    if (job->dst.gpu == NULL) {
+        *name = "cuMemcpyDtoHAsync";
+        return cuda->memcpy_dtoh_async((void *)(uintptr_t)job->dst.ptr, job->src.ptr, job->bytes,
+                                       stream);
+    }
+    *name = "cuMemcpyDtoDAsync";
+    return cuda->memcpy_dtod_async(job->dst.ptr, job->src.ptr, job->bytes, stream);
+}
+
+/* Enqueue the copy as one call, on a stream of the device that copies. */
+static tb_status enqueue(const struct travel *travel, tb__stream stream, int *result)
+{
+    struct tb__gpu_scope scope;
+    const char *name = "";
+    TB__TRY(tb__stream_enter(stream, travel->gpu, &scope));
+    *result = call(travel->job, stream, &name);
+    tb__gpu_leave(&scope);
+    char text[TB__SIZE_TEXT + 48];
+    return *result == TB__CUDA_SUCCESS
+               ? TB_OK
+               : tb__cuda_fail(*result, name, "%s", describe(travel->job, text));
+}
+
+/* The same for a user's stream of any device: one of another device is bracketed by events. */
+static tb_status one_call(const struct travel *travel, int *result)
+{
+    struct tb__transit *transit = NULL;
+    *result = TB__CUDA_SUCCESS;
+    if (travel->stream_gpu == travel->gpu) {
+        return enqueue(travel, travel->stream, result);
+    }
+    TB__TRY(tb__transit_take(NULL, travel->gpu, 0, &transit));
+    tb_status status = tb__transit_begin(transit, travel->stream, travel->stream_gpu);
+    if (status == TB_OK) {
+        status = enqueue(travel, transit->out, result);
+    }
+    if (status == TB_OK) {
+        status = tb__transit_end(transit, travel->stream, travel->stream_gpu);
+    }
+    if (status != TB_OK) {
+        tb__transit_abandon(transit, travel->stream, travel->stream_gpu);
+    }
+    tb__transit_give(transit);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the paths */
+
+static tb_status go_cpu(struct travel *travel)
+{
+    const struct tb__copy *job = travel->job;
+    tb__copy_store((void *)(uintptr_t)job->dst.ptr, (const void *)(uintptr_t)job->src.ptr,
+                   job->bytes, job->bytes);
+    return TB_OK;
+}
+
+static tb_status go_call(struct travel *travel)
+{
+    int result = 0;
+    const struct tb__copy *job = travel->job;
+    TB__TRY(one_call(travel, &result));
+    /* The driver returns when it has read a pageable source, or written a pageable destination. */
+    int pageable = travel->result.path == TB__PATH_DRIVER;
+    travel->result.src_busy = !pageable;
+    travel->result.dst_busy = !pageable || job->src.gpu == NULL;
+    return TB_OK;
+}
+
+/* Page-lock the host side for this copy, and wait for it. */
+static tb_status go_register(struct travel *travel)
+{
+    const struct tb__copy *job = travel->job;
+    const struct tb__copy_end *host = job->src.gpu == NULL ? &job->src : &job->dst;
+    struct tb__host_registration registration = {0};
+    int read_only = job->src.gpu == NULL && travel->gpu->read_only_host_register;
+    tb_error kept;
+    tb_last_error(&kept);
+    if (tb__host_register(travel->gpu, (void *)(uintptr_t)host->ptr, job->bytes, read_only,
+                          &registration) != TB_OK) {
+        tb__error_restore(&kept); /* the driver's own way always works */
+        travel->result.path = TB__PATH_DRIVER;
+        return go_call(travel);
+    }
+    int result = 0;
+    tb_status status = one_call(travel, &result);
+    /* Also after a failure: something may be under way. */
+    tb_status waited = tb__stream_synchronize(travel->stream, travel->stream_gpu);
+    tb__host_unregister(&registration);
+    return status != TB_OK ? status : waited;
+}
+
+static tb_status go_staged(struct travel *travel)
+{
+    const struct tb__copy *job = travel->job;
+    struct tb__transit *transit = NULL;
+    TB__TRY(tb__transit_take(job->src.gpu, job->dst.gpu, 1, &transit));
+    tb_status status = tb__transit_begin(transit, travel->stream, travel->stream_gpu);
+    if (status == TB_OK) {
+        status = tb__transit_copy(transit, job->dst.ptr, job->src.ptr, job->bytes);
+    }
+    if (status == TB_OK) {
+        status = tb__transit_end(transit, travel->stream, travel->stream_gpu);
+    }
+    if (status != TB_OK) {
+        tb__transit_abandon(transit, travel->stream, travel->stream_gpu);
+    }
+    tb__transit_give(transit);
+    travel->result.src_busy = travel->result.dst_busy = 1;
+    return status;
+}
+
+/* One side may be memory that peer access does not cover (another library's virtual memory): the
+ * driver says so at once, and the way through the host is open. */
+static tb_status go_peer(struct travel *travel)
+{
+    int result = 0;
+    tb_status status = one_call(travel, &result);
+    if (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED) {
+        travel->result.path = TB__PATH_STAGED;
+        return go_staged(travel);
+    }
+    travel->result.src_busy = travel->result.dst_busy = 1;
+    return status;
+}
+
+static tb_status go(struct travel *travel)
+{
+    switch (travel->result.path) {
+    case TB__PATH_NONE:
+        return TB_OK;
+    case TB__PATH_CPU:
+        return go_cpu(travel);
+    case TB__PATH_REGISTER:
+        return go_register(travel);
+    case TB__PATH_PEER:
+        return go_peer(travel);
+    case TB__PATH_STAGED:
+        return go_staged(travel);
+    default:
+        return go_call(travel);
+    }
+}
+
+/* ------------------------------------------------------------------ finding the path */
+
+static enum tb__memory_class classify(struct travel *travel, const struct tb__copy_end *end)
+{
+    const void *host = (const void *)(uintptr_t)end->ptr;
+    if (end->gpu != NULL) {
+        return TB__GPU;
+    }
+    if (end->locked || travel->gpu == NULL ||
+        tb__host_device_address(host, travel->job->bytes) != 0 ||
+        tb__host_cache_get(travel->gpu, host, travel->job->bytes, &travel->lease)) {
+        return TB__HOST_LOCKED;
+    }
+    return TB__HOST_PAGEABLE;
+}
+
+static tb_status plan(struct travel *travel)
+{
+    const struct tb__copy *job = travel->job;
+    const struct tb__gpu *src = job->src.gpu, *dst = job->dst.gpu;
+    struct tb__path_case c = {.same_device = src == dst, .exportable = 1, .bytes = job->bytes};
+    /* Between two devices the destination's copies: it is ours, and reads what it was allowed to.
+     */
+    travel->gpu = dst != NULL ? dst : src;
+    if (travel->gpu != NULL) {
+        TB__TRY(tb__cuda_need());
+        TB__TRY(tb__stream_device(travel->stream, travel->gpu, &travel->stream_gpu));
+    }
+    if (src != NULL && dst != NULL) {
+        TB__TRY(tb__gpu_peer(dst, src, &c.peer));
+    }
+    c.src = classify(travel, &job->src);
+    c.dst = classify(travel, &job->dst);
+    travel->result.path = tb__path_choose(&c, tb__copy_register_min());
+    return TB_OK;
+}
+
+static tb_status check(const struct tb__copy *job)
+{
+    if (job->bytes > 0 && (job->src.ptr == 0 || job->dst.ptr == 0)) {
+        return TB__FAIL(TB_E_INVALID, "copying %llu bytes %s NULL", (unsigned long long)job->bytes,
+                        job->src.ptr == 0 ? "from" : "to");
+    }
+    return TB_OK;
+}
+
+tb_status tb__gpu_copy(const struct tb__copy *job, tb__stream stream,
+                       struct tb__copy_result *result)
+{
+    struct travel travel = {.job = job, .stream = stream};
+    TB__TRY(check(job));
+    if (job->bytes > 0) {
+        TB__TRY(plan(&travel));
+        tb_status status = go(&travel);
+        tb__host_cache_put(&travel.lease, stream, travel.stream_gpu,
+                           status == TB_OK && !travel.result.src_busy && !travel.result.dst_busy);
+        TB__TRY(status);
+    }
+    if (result != NULL) {
+        *result = travel.result;
+    }
+    return TB_OK;
+}
+
+tb_status tb__gpu_copy_sync(const struct tb__copy *job, tb__stream stream)
+{
+    struct tb__copy_result result;
+    const struct tb__gpu *otherwise = job->dst.gpu != NULL ? job->dst.gpu : job->src.gpu;
+    const struct tb__gpu *gpu = NULL;
+    TB__TRY(tb__gpu_copy(job, stream, &result));
+    if (!result.src_busy && !result.dst_busy) {
+        return TB_OK;
+    }
+    TB__TRY(tb__stream_device(stream, otherwise, &gpu));
+    return tb__stream_synchronize(stream, gpu);
+}
+
+void tb__copy_trim(void)
+{
+    tb__transit_trim();
+    tb__host_cache_trim();
+}

@@ -1,0 +1,55 @@
+/* Registrations of memory that is not ours and comes back: a camera driver's buffers, an array that
+ * is written again and again.
+ *
+ * Page-locking is remembered by the kernel for the pages, not for the address: when somebody unmaps
+ * a range and maps another at its place, a registration that was kept would go on reading the old
+ * pages, in silence. So only ranges whose owner has promised to keep them are registered for
+ * longer than one copy. Within what was promised, those that come back are registered, up to a
+ * bound; beyond it the least recently used one goes, when no copy uses it. Any thread. */
+#ifndef TB_CUDA_HOST_CACHE_H
+#define TB_CUDA_HOST_CACHE_H
+
+#include <stdint.h>
+
+#include "cuda/host_memory.h"
+#include "cuda/order.h"
+
+#define TB__HOST_CACHE_BYTES ((uint64_t)1 << 30)
+#define TB__HOST_CACHE_COUNT 256
+
+/* The range stays mapped to the same pages until tb__host_forget(). It may be promised several
+ * times, also overlapping; the same range is counted. TB_E_INVALID: empty. TB_E_NOMEM. */
+tb_status tb__host_promise(void *ptr, uint64_t bytes);
+
+/* End of a promise: nothing uses the range any more. TB_E_NOT_FOUND: it was not promised. */
+tb_status tb__host_forget(void *ptr, uint64_t bytes);
+
+/* A registration for one copy. */
+struct tb__host_lease {
+    void *range; /* NULL: none */
+    uint64_t device_ptr;
+};
+
+/* Whether the range lies in a promised one and is registered now: 1, with a lease; 0: copy another
+ * way. A registration that fails is no failure. */
+int tb__host_cache_get(const struct tb__gpu *gpu, const void *ptr, uint64_t bytes,
+                       struct tb__host_lease *out);
+
+/* Give a lease back: the copy is enqueued in the stream (`done`: it has ended). */
+void tb__host_cache_put(struct tb__host_lease *lease, tb__stream stream, const struct tb__gpu *gpu,
+                        int done);
+
+/* The bounds, for tests and small machines; what is in use may exceed them. */
+void tb__host_cache_limit(uint64_t bytes, uint32_t count);
+
+/* Give all registrations back that no copy uses; promises stay. */
+void tb__host_cache_trim(void);
+
+struct tb__host_cache_stats {
+    uint32_t promised, registered;
+    uint64_t bytes;
+    uint64_t hits, misses, evicted;
+};
+void tb__host_cache_stats(struct tb__host_cache_stats *out);
+
+#endif

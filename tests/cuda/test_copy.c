@@ -1,0 +1,482 @@
+/* Flat copies: every pair of memories, every path, in the order of the stream, with calls failing.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda/copy.h"
+#include "cuda/device_memory.h"
+#include "cuda/host_cache.h"
+#include "cuda/order.h"
+#include "cuda/transit.h"
+#include "tests/cuda/kit.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static const struct tb__gpu *gpu_at(int ordinal)
+{
+    const struct tb__gpu *gpu = NULL;
+    OK(tb__gpu_get(ordinal, &gpu));
+    return gpu;
+}
+
+/* ------------------------------------------------------------------ memories */
+
+/* One side: pageable (-2) or page-locked (-1) host memory, or of a GPU. */
+struct side {
+    int where;
+    uint64_t bytes;
+    void *host;
+    struct tb__host_registration registration;
+    struct tb__device_memory device;
+    struct tb__copy_end end;
+};
+
+static struct side side_make(int where, uint64_t bytes)
+{
+    struct side side = {.where = where, .bytes = bytes};
+    if (where >= 0) {
+        OK(tb__device_alloc(gpu_at(where), bytes, &side.device));
+        side.end = (struct tb__copy_end){.ptr = side.device.ptr, .gpu = gpu_at(where)};
+        return side;
+    }
+    side.host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(side.host != MAP_FAILED);
+    if (where == -1) {
+        OK(tb__host_register(gpu_at(0), side.host, bytes, 0, &side.registration));
+    }
+    side.end = (struct tb__copy_end){.ptr = (uint64_t)(uintptr_t)side.host};
+    return side;
+}
+
+static void side_drop(struct side *side)
+{
+    if (side->where >= 0) {
+        tb__device_free(&side->device);
+        return;
+    }
+    tb__host_unregister(&side->registration);
+    munmap(side->host, side->bytes);
+}
+
+static void side_fill(struct side *side, uint64_t bytes, unsigned seed)
+{
+    if (side->where >= 0) {
+        kit_fill(side->where, side->device.ptr, bytes, seed);
+    } else {
+        kit_pattern(side->host, bytes, seed);
+    }
+}
+
+static void side_expect(int line, const struct side *side, uint64_t bytes, unsigned seed)
+{
+    if (side->where >= 0) {
+        kit_expect(__FILE__, line, side->where, side->device.ptr, bytes, seed);
+    } else if (!kit_same(side->host, bytes, seed)) {
+        kit_fail(__FILE__, line, "host bytes are not those of seed %u", seed);
+    }
+}
+
+/* ------------------------------------------------------------------ every pair */
+
+static enum tb__path path_of(int src, int dst, uint64_t bytes)
+{
+    struct tb__path_case c = {.same_device = src == dst, .exportable = 1, .bytes = bytes};
+    c.src = src >= 0 ? TB__GPU : src == -1 ? TB__HOST_LOCKED : TB__HOST_PAGEABLE;
+    c.dst = dst >= 0 ? TB__GPU : dst == -1 ? TB__HOST_LOCKED : TB__HOST_PAGEABLE;
+    if (src >= 0 && dst >= 0) {
+        OK(tb__gpu_peer(gpu_at(src), gpu_at(dst), &c.peer));
+    }
+    return tb__path_choose(&c, tb__copy_register_min());
+}
+
+static void copy_pair(int src_at, int dst_at, int stream_at, uint64_t bytes)
+{
+    struct side src = side_make(src_at, bytes), dst = side_make(dst_at, bytes);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
+    struct tb__copy_result result = {.path = TB__PATHS};
+    tb__stream stream = NULL;
+    OK(tb__stream_create(gpu_at(stream_at), &stream));
+    side_fill(&src, bytes, 11);
+    side_fill(&dst, bytes, 12);
+    if (src_at >= 0 && dst_at >= 0 && src_at != dst_at) {
+        (void)!tb__device_allow(&src.device, gpu_at(dst_at));
+    }
+    OK(tb__gpu_copy(&job, stream, &result));
+    CHECK_EQ(result.path, path_of(src_at, dst_at, bytes));
+    /* What is not busy may be touched at once. */
+    if (!result.src_busy) {
+        side_fill(&src, bytes, 13);
+    }
+    if (result.dst_busy) {
+        OK(tb__stream_synchronize(stream, gpu_at(stream_at)));
+    }
+    side_expect(__LINE__, &dst, bytes, 11);
+    side_fill(&dst, bytes, 12);
+    side_fill(&src, bytes, 14);
+    OK(tb__gpu_copy_sync(&job, stream));
+    side_expect(__LINE__, &dst, bytes, 14);
+    tb__stream_destroy(gpu_at(stream_at), stream);
+    side_drop(&src);
+    side_drop(&dst);
+}
+
+static void every_pair_of_memories(void)
+{
+    static const uint64_t sizes[] = {1, 4096, 5 * MIB + 17};
+    int count = 0;
+    OK(tb__gpu_count(&count));
+    tb__copy_set_register_min(5 * MIB);
+    CHECK_EQ(tb__copy_register_min(), 5 * MIB);
+    for (int src = -2; src < count; src++) {
+        for (int dst = -2; dst < count; dst++) {
+            for (int stream = 0; stream < count; stream++) {
+                for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+                    copy_pair(src, dst, stream, sizes[i]);
+                }
+            }
+        }
+    }
+    tb__copy_trim();
+}
+
+static void default_streams_do_as_well(void)
+{
+    static const tb__stream streams[] = {NULL, TB__STREAM_LEGACY, TB__STREAM_PER_THREAD};
+    struct side src = side_make(-1, MIB), dst = side_make(0, MIB);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = MIB};
+    for (unsigned i = 0; i < 3; i++) {
+        side_fill(&src, MIB, i);
+        OK(tb__gpu_copy(&job, streams[i], NULL));
+        OK(tb__stream_synchronize(streams[i], gpu_at(0)));
+        side_expect(__LINE__, &dst, MIB, i);
+    }
+    side_drop(&src);
+    side_drop(&dst);
+}
+
+static void nothing_and_nowhere(void)
+{
+    struct tb__copy_result result = {.path = TB__PATHS};
+    const struct tb__copy nothing = {.bytes = 0};
+    OK(tb__gpu_copy(&nothing, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_NONE);
+    const struct tb__copy from_null = {.dst = {.ptr = 4096, .gpu = gpu_at(0)}, .bytes = 7};
+    FAILS(tb__gpu_copy(&from_null, NULL, &result), TB_E_INVALID, "7 bytes from NULL");
+    const struct tb__copy to_null = {.src = {.ptr = 4096, .gpu = gpu_at(0)}, .bytes = 7};
+    FAILS(tb__gpu_copy(&to_null, NULL, &result), TB_E_INVALID, "7 bytes to NULL");
+}
+
+/* ------------------------------------------------------------------ order */
+
+/* A stream that stands still until it is let go. */
+struct gate {
+    _Atomic uint64_t *word;
+    struct tb__host_registration registration;
+};
+
+static struct gate gate_make(void)
+{
+    struct gate gate = {0};
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    gate.word = at;
+    OK(tb__host_register(gpu_at(0), at, 4096, 0, &gate.registration));
+    return gate;
+}
+
+static void gate_close(struct gate *gate, tb__stream stream, const struct tb__gpu *gpu)
+{
+    atomic_store(gate->word, 0);
+    OK(tb__stream_wait64_geq(stream, gpu, gate->registration.device_ptr, 1));
+}
+
+static void gate_drop(struct gate *gate)
+{
+    tb__host_unregister(&gate->registration);
+    munmap((void *)gate->word, 4096);
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec time = {.tv_nsec = ms * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* The call returns though the stream stands still; nothing is copied before it goes on, all after.
+ */
+static void copies_keep_the_order_of(int src_at, int dst_at, int stream_at)
+{
+    const uint64_t bytes = 5 * MIB;
+    struct gate gate = gate_make();
+    struct side src = side_make(src_at, bytes), dst = side_make(dst_at, bytes);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
+    const struct tb__gpu *gpu = gpu_at(stream_at);
+    struct tb__copy_result result;
+    tb__stream stream = NULL;
+    OK(tb__stream_create(gpu, &stream));
+    if (src_at >= 0 && dst_at >= 0 && src_at != dst_at) {
+        (void)!tb__device_allow(&src.device, gpu_at(dst_at));
+    }
+    side_fill(&src, bytes, 21);
+    side_fill(&dst, bytes, 22);
+    gate_close(&gate, stream, gpu);
+    OK(tb__gpu_copy(&job, stream, &result));
+    CHECK(result.src_busy && result.dst_busy);
+    pause_ms(10);
+    CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
+    side_expect(__LINE__, &dst, bytes, 22);
+    side_fill(&src, bytes, 23); /* still in time */
+    atomic_store(gate.word, 1);
+    OK(tb__stream_synchronize(stream, gpu));
+    side_expect(__LINE__, &dst, bytes, 23);
+    tb__stream_destroy(gpu, stream);
+    side_drop(&src);
+    side_drop(&dst);
+    gate_drop(&gate);
+}
+
+static void copies_keep_the_order_of_the_stream(void)
+{
+    int count = 0;
+    OK(tb__gpu_count(&count));
+    if (!gpu_at(0)->stream_mem_ops_64) {
+        kit_skip("streams of the device cannot wait for words");
+    }
+    for (int stream = 0; stream < count; stream++) {
+        copies_keep_the_order_of(-1, 0, stream);
+        copies_keep_the_order_of(0, -1, stream);
+        copies_keep_the_order_of(0, 0, stream);
+        for (int i = 1; i < count; i++) {
+            copies_keep_the_order_of(0, i, stream);
+            copies_keep_the_order_of(i, 0, stream);
+        }
+    }
+    tb__copy_trim();
+}
+
+/* A stream that stands still holds up no other stream's copy between the same devices. */
+static void one_still_stream_holds_up_nobody(void)
+{
+    const uint64_t bytes = 5 * MIB;
+    struct gate gate = gate_make();
+    struct side src = side_make(0, bytes), dst = side_make(1, bytes), more = side_make(1, bytes);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
+    const struct tb__copy other = {.dst = more.end, .src = src.end, .bytes = bytes};
+    tb__stream still = NULL, running = NULL;
+    OK(tb__stream_create(gpu_at(0), &still));
+    OK(tb__stream_create(gpu_at(1), &running));
+    side_fill(&src, bytes, 31);
+    side_fill(&dst, bytes, 32);
+    gate_close(&gate, still, gpu_at(0));
+    OK(tb__gpu_copy(&job, still, NULL));
+    OK(tb__gpu_copy_sync(&other, running));
+    side_expect(__LINE__, &more, bytes, 31);
+    side_expect(__LINE__, &dst, bytes, 32);
+    tb__copy_trim(); /* frees what is at rest only */
+    atomic_store(gate.word, 1);
+    OK(tb__stream_synchronize(still, gpu_at(0)));
+    side_expect(__LINE__, &dst, bytes, 31);
+    tb__stream_destroy(gpu_at(0), still);
+    tb__stream_destroy(gpu_at(1), running);
+    side_drop(&src);
+    side_drop(&dst);
+    side_drop(&more);
+    gate_drop(&gate);
+    tb__copy_trim();
+}
+
+/* Both halves of a staged copy run at the same time: while the second chunk is read from its
+ * device, the first is written to the other. */
+static void both_halves_overlap(void)
+{
+    const uint64_t bytes = 8 * TB__CHUNK_BYTES;
+    struct side src = side_make(0, bytes), dst = side_make(1, bytes);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
+    struct timespec begin, end;
+    OK(tb__gpu_copy_sync(&job, NULL)); /* makes the chunks */
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    OK(tb__gpu_copy_sync(&job, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double ms =
+        (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
+    /* 16 halves of 20 ms: one after another 320 ms, two at a time 180 ms. */
+    if (ms < 160 || ms > 270) {
+        FAIL("%.0f ms", ms);
+    }
+    side_drop(&src);
+    side_drop(&dst);
+    tb__copy_trim();
+}
+
+/* The destination is slow: no chunk is filled again before it was emptied. */
+static void chunks_are_not_filled_too_early(void)
+{
+    const uint64_t bytes = 6 * TB__CHUNK_BYTES + 5;
+    struct side src = side_make(0, bytes), dst = side_make(1, bytes);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
+    for (unsigned i = 0; i < 2; i++) {
+        side_fill(&src, bytes, 35 + i);
+        OK(tb__gpu_copy_sync(&job, NULL));
+        side_expect(__LINE__, &dst, bytes, 35 + i);
+    }
+    side_drop(&src);
+    side_drop(&dst);
+    tb__copy_trim();
+}
+
+/* Virtual memory of another library that the peer was not let into: the way through the host. */
+static void a_peer_that_was_not_let_in_is_staged_and_said_so(void)
+{
+    struct side src = side_make(0, MIB), dst = side_make(1, MIB);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = MIB};
+    struct tb__copy_result result;
+    int can = 0;
+    OK(tb__gpu_peer(gpu_at(0), gpu_at(1), &can));
+    CHECK(can);
+    side_fill(&src, MIB, 41);
+    OK(tb__gpu_copy(&job, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_STAGED);
+    OK(tb__stream_synchronize(NULL, gpu_at(1)));
+    side_expect(__LINE__, &dst, MIB, 41);
+    OK(tb__device_allow(&src.device, gpu_at(1)));
+    OK(tb__gpu_copy(&job, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_PEER);
+    OK(tb__stream_synchronize(NULL, gpu_at(1)));
+    side_drop(&src);
+    side_drop(&dst);
+    tb__copy_trim();
+}
+
+static void memory_that_cannot_be_locked_goes_the_drivers_way(void)
+{
+    struct side src = side_make(-2, 2 * MIB), dst = side_make(0, 2 * MIB);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = 2 * MIB};
+    struct tb__host_registration part = {0};
+    struct tb__copy_result result;
+    tb__copy_set_register_min(MIB);
+    side_fill(&src, 2 * MIB, 51);
+    kit_fake()->fail("cuMemHostRegister_v2:1:2");
+    OK(tb__gpu_copy(&job, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_DRIVER);
+    CHECK(kit_fake()->has_failed());
+    kit_fake()->fail(NULL);
+    OK(tb__stream_synchronize(NULL, gpu_at(0)));
+    side_expect(__LINE__, &dst, 2 * MIB, 51);
+    (void)part;
+    side_drop(&src);
+    side_drop(&dst);
+}
+
+/* ------------------------------------------------------------------ failures */
+
+/* G02: beyond the buffer, and an error in the middle; the next copy works. */
+static void g02_a_copy_that_fails(void)
+{
+    struct side src = side_make(-1, 2 * MIB), dst = side_make(0, MIB);
+    struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = 64 * MIB};
+    struct tb__copy_result result = {.path = TB__PATHS};
+    const struct tb__gpu *gpu = gpu_at(0);
+    tb__stream stream = NULL;
+    OK(tb__stream_create(gpu, &stream));
+    tb_status status = tb__gpu_copy(&job, stream, &result);
+    CHECK_EQ(status, TB_E_SYSTEM);
+    CHECK(strstr(tb_last_error_text(), "cuMemcpyHtoDAsync(64.0 MiB (67108864 bytes) from host to "
+                                       "cuda:0): CUDA_ERROR_INVALID_VALUE (1)") != NULL);
+    CHECK_EQ(result.path, TB__PATHS); /* untouched */
+    job.bytes = MIB;
+    side_fill(&src, MIB, 61);
+    OK(tb__gpu_copy_sync(&job, stream));
+    side_expect(__LINE__, &dst, MIB, 61);
+    tb__stream_destroy(gpu, stream);
+    side_drop(&src);
+    side_drop(&dst);
+}
+
+struct attempt {
+    struct tb__copy job;
+    const struct tb__gpu *gpu;
+};
+
+/* The devices' memory is the test's, so that only what a copy leaves behind counts. */
+static tb_status copy_and_trim(void *argument)
+{
+    const struct attempt *attempt = argument;
+    tb_status status = tb__gpu_copy_sync(&attempt->job, NULL);
+    tb_error kept;
+    tb_last_error(&kept);
+    /* Also a failed copy leaves nothing enqueued that the stream does not come after. Twice: it may
+     * be this call that fails. */
+    if (tb__stream_synchronize(NULL, attempt->gpu) != TB_OK) {
+        (void)!tb__stream_synchronize(NULL, attempt->gpu);
+    }
+    tb__copy_trim();
+    if (status != TB_OK) {
+        /* as a caller would find it */
+        tb__error_set_cuda(kept.status, kept.cuda_code, kept.where, "%s", kept.text);
+    }
+    return status;
+}
+
+static void every_failing_call_leaves_nothing(void)
+{
+    static const int pairs[][2] = {{-2, 0}, {0, -2}, {-1, 0}, {0, 0}, {0, 1}, {0, 2}};
+    const uint64_t bytes = 5 * MIB;
+    tb__copy_set_register_min(5 * MIB);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        for (int large = 0; large < 2; large++) {
+            struct side src = side_make(pairs[i][0], bytes), dst = side_make(pairs[i][1], bytes);
+            struct attempt attempt = {{dst.end, src.end, large ? bytes : MIB},
+                                      gpu_at(pairs[i][1] >= 0 ? pairs[i][1] : 0)};
+            kit_fake()->own(); /* what is there now is ours */
+            unsigned calls = FAIL_EACH(copy_and_trim, &attempt, TB__CUDA_UNKNOWN);
+            CHECK(calls >= 5);
+            kit_fake()->own();
+            side_drop(&src);
+            side_drop(&dst);
+        }
+    }
+}
+
+static void a_stream_that_breaks_breaks_nothing_else(void)
+{
+    struct side src = side_make(-1, MIB), dst = side_make(0, MIB), other = side_make(1, MIB);
+    const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = MIB};
+    const struct tb__copy elsewhere = {.dst = other.end, .src = src.end, .bytes = MIB};
+    tb__stream stream = NULL;
+    OK(tb__stream_create(gpu_at(0), &stream));
+    kit_fake()->fail("async:cuMemcpyHtoDAsync_v2:1:700");
+    OK(tb__gpu_copy(&job, stream, NULL));
+    FAILS(tb__stream_synchronize(stream, gpu_at(0)), TB_E_SYSTEM, "the context is broken");
+    FAILS(tb__gpu_copy(&job, stream, NULL), TB_E_SYSTEM, "end this process");
+    side_fill(&src, MIB, 71);
+    OK(tb__gpu_copy_sync(&elsewhere, NULL));
+    side_expect(__LINE__, &other, MIB, 71);
+    kit_fake()->break_device(0, 0);
+    tb__stream_destroy(gpu_at(0), stream);
+    side_drop(&src);
+    side_drop(&dst);
+    side_drop(&other);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kit_test tests[] = {
+        ANY(every_pair_of_memories, "devices=3;peer=0-2;no_vmm=1"),
+        ANY(default_streams_do_as_well, NULL),
+        ANY(nothing_and_nowhere, NULL),
+        ANY(copies_keep_the_order_of_the_stream, "devices=3;peer=0-2"),
+        FAKE(one_still_stream_holds_up_nobody, "devices=2"),
+        FAKE(both_halves_overlap, "devices=2;slow=20000"),
+        FAKE(chunks_are_not_filled_too_early, "devices=2;slow=10000;slow_to_device=1"),
+        FAKE(a_peer_that_was_not_let_in_is_staged_and_said_so, "devices=2;peer=0-1"),
+        FAKE(memory_that_cannot_be_locked_goes_the_drivers_way, NULL),
+        FAKE(g02_a_copy_that_fails, NULL),
+        FAKE(every_failing_call_leaves_nothing, "devices=3;peer=0-2"),
+        FAKE(a_stream_that_breaks_breaks_nothing_else, "devices=2"),
+    };
+    return kit_main(argc, argv, tests, KIT_COUNT(tests));
+}
