@@ -154,7 +154,7 @@ install_python() { # install_python FOLDER
     local pip=("$1/bin/python" -m pip install -q --disable-pip-version-check)
     { [ -x "$1/bin/python" ] || python3 -m venv "$1"; } &&
         "${pip[@]}" pytest mypy numpy ml_dtypes pyarrow tqdm &&
-        { "${pip[@]}" dora-rs dora-rs-cli || echo "dora cannot be installed: not tested beside it"; } &&
+        { "${pip[@]}" dora-rs==1.1.0 dora-rs-cli==1.1.0 || echo "dora cannot be installed: not tested beside it"; } &&
         "${pip[@]}" --force-reinstall --no-deps .
 }
 
