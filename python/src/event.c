@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "errors.h"
+#include "guard.h"
 #include "metadata.h"
 #include "value.h"
+
+#define INLINE_BYTES 32768 /* a larger value is not in the message itself */
 
 /* ------------------------------------------------------------------ its life */
 
@@ -24,6 +27,8 @@ static void give_back(struct py_event *event)
 {
     tb_event *given = event->event;
     event->event = NULL;
+    py_guard_remove(event->guard);
+    event->guard = -1;
     /* What a closed bus has left is the process's end's. */
     if (given != NULL && event->bus->bus != NULL) {
         tb_event_release(given);
@@ -72,10 +77,22 @@ int py_event_check(struct py_event *event)
     return -1;
 }
 
+/* What is written into memory that a sender shares ends the process; small values are copies. */
+static void guard(struct py_event *event)
+{
+    size_t bytes;
+    const void *data = tb_event_bytes(event->event, &bytes);
+    if (bytes > INLINE_BYTES && event->guard < 0) {
+        event->guard = py_guard_add(PY_GUARD_VALUE, data, bytes, "", tb_event_id(event->event));
+    }
+    py_guard_look();
+}
+
 void py_event_view_begin(struct py_event *event)
 {
     Py_INCREF((PyObject *)event);
     event->views++;
+    guard(event);
     event->bus->views++;
 }
 
@@ -98,6 +115,8 @@ PyObject *py_event_new(struct py_state *state, struct py_bus *bus, tb_event *tak
     }
     self->bus = (struct py_bus *)Py_NewRef((PyObject *)bus);
     self->event = take_event;
+    self->guard = -1;
+    self->is_handle = tb_event_kind(take_event) == TB_VALUE_HANDLE;
     self->type = tb_event_get_type(take_event);
     self->stamp_ns = tb_event_stamp_ns(take_event);
     self->dropped = tb_event_dropped(take_event);
@@ -212,17 +231,11 @@ static PyObject *load_frame(struct py_event *event)
     return event->frame;
 }
 
-static int has_frame(const struct py_event *event)
-{
-    return event->frame != NULL ||
-           (event->event != NULL && tb_event_kind(event->event) == TB_VALUE_HANDLE);
-}
-
 static PyObject *get_frame(PyObject *self, void *unused)
 {
     (void)unused;
     struct py_event *event = (struct py_event *)self;
-    if (event->type == TB_EVENT_INPUT && has_frame(event)) {
+    if (event->is_handle) {
         return Py_XNewRef(load_frame(event));
     }
     Py_RETURN_NONE;
@@ -234,7 +247,7 @@ static PyObject *get_value(PyObject *self, void *unused)
     if (event->type != TB_EVENT_INPUT) {
         Py_RETURN_NONE;
     }
-    if (has_frame(event)) {
+    if (event->is_handle) {
         return get_frame(self, unused);
     }
     return py_event_check(event) == 0 ? py_value_of_event(event) : NULL;
@@ -390,7 +403,7 @@ static PyMethodDef methods[] = {
      "hold($self, /)\n--\n\n"
      "Keep the value beyond the event's turn, until release() or until nothing refers to the\n"
      "event. Returns the event. A held event of a handle or of a large value takes one of the\n"
-     "leases of its pool (4 unless its owner gave more): hold few."},
+     "leases of its pool, 64 at most, and a slot that its sender cannot write: hold few."},
     {"release", release, METH_NOARGS,
      "release($self, /)\n--\n\n"
      "Give the value's memory back now, or when the last array that looks at it goes. Releasing\n"

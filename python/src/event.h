@@ -23,6 +23,8 @@ struct py_event {
     tb_event *event;            /* NULL: given back */
     PyObject *frame;            /* the Frame of a handle, once it was asked for */
     size_t views;               /* exported looks at its memory; those of a frame are its own */
+    int guard;                  /* number of its range while it is looked at, -1: none */
+    int is_handle;
     int held;
     int released; /* by the user: its value is not to be had any more */
     PyObject *id;

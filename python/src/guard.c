@@ -50,16 +50,29 @@ static const struct range *find(uintptr_t address)
     return NULL;
 }
 
+static const char *const first_words[] = {
+    [PY_GUARD_FRAME] = "tensorbus: this process wrote into a frame of pool `",
+    [PY_GUARD_VALUE] = "tensorbus: this process wrote into the value of input `",
+    [PY_GUARD_PUBLISHED] = "tensorbus: this process wrote into a frame of pool `",
+};
+
+static const char *const last_words[] = {
+    [PY_GUARD_FRAME] = "`, which is read-only for all its readers: write into a copy "
+                       "(frame.copy(), array.copy(), tensor.clone())\n",
+    [PY_GUARD_VALUE] = "`, which is read-only for all its receivers: write into a copy "
+                       "(value.copy(), array.copy(), tensor.clone())\n",
+    [PY_GUARD_PUBLISHED] =
+        "` after it was published: write only inside the `with pool.loan()` block, "
+        "and into what the block gave you\n",
+};
+
 static void explain(const struct range *range)
 {
     /* One buffer and one write, so that lines of several processes do not mix. */
-    char line[512] = "tensorbus: this process wrote into a frame of pool `";
+    char line[512] = "";
+    strcat(line, first_words[range->kind]);
     strncat(line, range->pool, sizeof line - strlen(line) - 1);
-    strcat(line, range->kind == PY_GUARD_FRAME
-                     ? "`, which is read-only for all its readers: write into a copy "
-                       "(frame.copy(), array.copy(), tensor.clone())\n"
-                     : "` after it was published: write only inside the `with pool.loan()` block, "
-                       "and into what the block gave you\n");
+    strcat(line, last_words[range->kind]);
     say(line);
 }
 

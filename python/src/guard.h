@@ -12,6 +12,7 @@
 
 enum py_guard_kind {
     PY_GUARD_FRAME,     /* of a reader: read-only for good */
+    PY_GUARD_VALUE,     /* of an event; the pool is an input */
     PY_GUARD_PUBLISHED, /* of a loan that was published while views of it are left */
 };
 

@@ -34,21 +34,32 @@ def open_node(name: str, inputs: str = "", outputs: str = "") -> tb.Node:
 
 
 @contextlib.contextmanager
-def node_pair(options: str = "queue=100") -> Iterator[tuple[tb.Node, tb.Node]]:
-    """Nodes `source` and `sink` in this process, joined by source/out -> sink/in."""
-    opened: list[tb.Node] = []
-    os.environ.update(environment("source", outputs="out=sink/in"))
-    thread = threading.Thread(target=lambda: opened.append(tb.Node()))
-    thread.start()
-    await_socket("source")
-    sink = open_node("sink", inputs=f"in=source/out;{options}")
-    thread.join(kit.LIMIT_S)
-    source = opened.pop()
+def nodes(**ends: tuple[str, str]) -> Iterator[list[tb.Node]]:
+    """Nodes in this process, each with its inputs and outputs. They wait for each other, so each is
+    opened by a thread. Closed in the opposite order: a source waits for what is queued."""
+    opened: dict[str, tb.Node] = {}
+
+    def open_one(name: str) -> None:
+        opened[name] = tb.Node()
+
+    threads = []
+    for name, (inputs, outputs) in ends.items():
+        os.environ.update(environment(name, inputs, outputs))
+        threads.append(threading.Thread(target=open_one, args=(name,)))
+        threads[-1].start()
+        await_socket(name)
+    for thread in threads:
+        thread.join(kit.LIMIT_S)
     try:
-        yield source, sink
+        yield [opened[name] for name in ends]
     finally:
-        sink.close()  # first: a source waits for what is queued
-        source.close()
+        for name in reversed(ends):
+            opened.pop(name).close()
+
+
+def node_pair(options: str = "queue=100") -> contextlib.AbstractContextManager[list[tb.Node]]:
+    """Nodes `source` and `sink` in this process, joined by source/out -> sink/in."""
+    return nodes(source=("", "out=sink/in"), sink=(f"in=source/out;{options}", ""))
 
 
 class Node(kit.Script):
