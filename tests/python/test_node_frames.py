@@ -104,6 +104,15 @@ def test_holding(pair, pool, how):
     gc.collect()
 
 
+def test_releasing_an_event_releases_its_frame(pair, pool):
+    event = through(pair, pool.write(np.full(SIZE, 3, np.uint8)))
+    frame = event.hold().value
+    event.release()
+    assert frame.released
+    with pytest.raises(tb.InvalidError, match="released"):
+        event.value.numpy()
+
+
 def test_frames_give_their_leases_back(pair, pool):
     """More than one reader may hold, and more than the pool has slots."""
     kept = []
