@@ -86,8 +86,26 @@ class Place:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def check_left(self) -> None:
-        """Nothing of a bus is left."""
+        """No process of the test is left, and nothing of a bus."""
+        deadline = time.monotonic() + 15
+        while (left := self._processes()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert left == {}
         assert list(self.bus.rglob("*")) == []
+
+    def _processes(self) -> dict[int, str]:
+        """Processes that were started with this test's environment, whoever started them."""
+        mark = f"RECORD={self.record}".encode()
+        found = {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                pass  # it has just ended
+        return found
 
 
 def free_port() -> int:
