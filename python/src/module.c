@@ -15,13 +15,14 @@
 #include "node.h"
 #include "pool.h"
 #include "reader.h"
+#include "tensor_pool.h"
 #include "value.h"
 
 /* In this order: a file may use what the ones above it have added. */
 static int (*const parts[])(PyObject *module) = {
-    py_errors_add, py_log_add,   py_handle_add, py_bus_add,       py_frame_info_add,
-    py_frame_add,  py_pool_add,  py_loan_add,   py_reader_add,    py_frames_add,
-    py_value_add,  py_event_add, py_node_add,   py_extension_add,
+    py_errors_add, py_log_add,   py_handle_add, py_bus_add,         py_frame_info_add,
+    py_frame_add,  py_pool_add,  py_loan_add,   py_reader_add,      py_frames_add,
+    py_value_add,  py_event_add, py_node_add,   py_tensor_pool_add, py_extension_add,
 };
 
 struct py_state *py_state_of(PyObject *self)

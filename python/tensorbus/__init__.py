@@ -58,8 +58,12 @@ from ._core import (
     extension_drop,
     extension_load,
     extension_store,
+    free,
     open_bus,
     open_frame,
+    read,
+    register,
+    write,
 )
 from ._spec import Spec
 
@@ -104,8 +108,12 @@ __all__ = [
     "extension_drop",
     "extension_load",
     "extension_store",
+    "free",
     "open_bus",
     "open_frame",
+    "read",
+    "register",
+    "write",
 ]
 
 

@@ -75,6 +75,19 @@ def test_bytes_equal_only_bytes_of_the_same_content(pair):
         hash(value)
 
 
+def test_what_was_given_is_let_go(pair):
+    for data in (bytearray(b"1234"), array.array("i", [1, 2])):
+        through(pair, data)
+        data.append(5)  # an error while something looks at it
+        with pytest.raises(tb.NotFoundError):
+            pair[0].send_output("nowhere", data)
+        data.append(6)
+    data = bytearray(b"1234")
+    with memoryview(data) as view:
+        through(pair, view)
+    data.append(5)
+
+
 def test_memoryviews_that_are_no_bytes_are_arrays(pair):
     numbers = memoryview(array.array("d", [1, 2, 3]))
     value = through(pair, numbers).value
