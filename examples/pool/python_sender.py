@@ -1,33 +1,51 @@
-"""Registers a pool once, writes each frame into it, and waits until the receiver asks for the next.
+"""Registers a pool once, then for each frame writes into it, tells the receiver, and waits until the
+receiver asks for the next. The twin of sender_node.c."""
 
-The twin of sender_node.c, with Tensorbus' own Python interface.
-"""
-
+import sys
 import time
 
 import tensorbus as tb
-from python_common import FRAMES, new_tensor, preview, progress
+from python_common import FRAMES, SCENARIO, new_tensor, preview
 
 
-def asked(node: tb.Node) -> bool:
-    """Wait for the receiver's word; False when it has ended or the flow stops."""
+def await_answer(node: tb.Node) -> str:
+    """Wait until the receiver asks for the next frame ("INPUT"), has ended, or the flow stops."""
     for event in node:
-        if event.type in ("INPUT", "STOP"):
-            return event.type == "INPUT"
-    return False
+        if event.type == "ERROR":
+            print(event.text, file=sys.stderr)
+        else:
+            return event.type
+    return "INPUT_CLOSED"
 
 
 def main() -> None:
-    tensor = new_tensor()
-    with tb.Node() as node, tb.Pool.register(tensor, name="data", slots=2) as pool:
+    with tb.Node() as node:
+        tensor = new_tensor()
+        pool = tb.register(tensor)
         preview("Sender", tensor)
-        for index in progress(range(FRAMES)):
-            tensor[0] = index
+        index, answer = 0, "INPUT"
+        while answer == "INPUT" and index < FRAMES:
+            freed = SCENARIO == "write_after_free" and index == FRAMES - 1
+            if freed:
+                tb.free(pool)
+            tensor[0, 0] = index
             sent_ns = time.monotonic_ns()
-            pool.write(tensor)
-            node.send_output("data", pool.last, {"index": index, "t_send": sent_ns})
-            if not asked(node):
-                raise SystemExit(f"the receiver ended after {index} of {FRAMES} frames")
+            # After a free: a warning and False.
+            assert tb.write(pool, tensor, timeout=10) is not freed
+            # The id goes with the first message alone; the receiver keeps it.
+            node.send_output(
+                "data",
+                pool if index == 0 else None,
+                {"t_send": sent_ns, "scenario": SCENARIO, "index": index},
+                timeout=10,
+            )
+            index += 1
+            answer = await_answer(node)
+        if answer == "INPUT_CLOSED":
+            sys.exit(f"the receiver ended after {index} of {FRAMES} frames")
+        # Stay until the receiver has closed: it frees the pool, or leaves that to the runner.
+        while answer == "INPUT":
+            answer = await_answer(node)
 
 
 if __name__ == "__main__":
