@@ -36,7 +36,7 @@ typedef struct tb_pool_options {
     tb_dtype dtype;
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
-    tb_device device; /* TB_CPU */
+    tb_device device; /* TB_CPU or TB_CUDA(n) */
     uint32_t slots;   /* 0: 4 */
     tb_policy policy;
     uint32_t max_leases; /* frames that one reader may hold at once; 0: 4, at most TB_MAX_LEASES */
@@ -51,7 +51,7 @@ typedef struct tb_pool_options {
     const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
     uint32_t live;     /* 1: one slot, written in place whoever holds it: a frame changes under its
                           holders, and may be half old and half new. A write never waits for readers */
-    uint32_t reserved; /* 0 */
+    uint32_t pinned; /* 1: register host slots with CUDA at once, not when a GPU first copies */
 } tb_pool_options;
 
 /** Register a pool.

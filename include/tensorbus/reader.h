@@ -34,7 +34,8 @@ typedef struct tb_reader_options {
     uint32_t max_leases; /* 0: the pool's default */
     uint32_t start_next; /* 1: skip what was published before; 0: begin with the newest frame */
     uint32_t spin_us;    /* spin so long before sleeping; 0: sleep at once */
-    uint32_t reserved;   /* 0 */
+    uint32_t stream_ordered; /* 1: frames come before the GPU has finished them, see cuda.h */
+    tb_device device;        /* where to map a GPU's pool; 0: on the GPU that has it */
 } tb_reader_options;
 
 /** Attach to a pool by "process/pool".
@@ -170,8 +171,8 @@ TB_API TB_MUST_USE tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_i
 
 /** Hold the same frame once more: *out is released on its own, by any thread.
  *  Owner:   the caller holds *out until tb_frame_release().
- *  Returns: TB_OK, TB_E_BUSY (all leases in use, or the owner stands still), TB_E_INVALID (NULL),
- *           TB_E_FORKED.
+ *  Returns: TB_OK, TB_E_BUSY (all leases in use, or the owner stands still), TB_E_INCOMPLETE (a
+ *           GPU will not finish it), TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: any.   Waits: never; up to 0.5 s for an owner that stands still in the middle of
  *           taking the frame's slot.
  *  Source:  src/pool/frame.c */
@@ -194,6 +195,7 @@ typedef struct tb_reader_stats {
     uint32_t max_leases;
     tb_lane lane;
     uint32_t reserved;
+    uint64_t incomplete; /* released frames that a GPU had not finished, see cuda.h */
 } tb_reader_stats;
 
 /** Read the counters of a reader.

@@ -49,7 +49,9 @@ typedef enum tb_status {
     TB_E_UNSUPPORTED = -15, /* not possible here: device, kernel, dtype */
     TB_E_NOT_ACKED = -16,   /* a reader that must acknowledge has not, or is gone */
     TB_E_CORRUPT = -17,     /* shared bytes fail their checks */
-    TB_E_BUSY = -18         /* all leases of this reader are in use */
+    TB_E_BUSY = -18,        /* all leases of this reader are in use */
+    TB_E_INCOMPLETE =
+        -19 /* a GPU never finished the frame: its producer died or its stream failed */
 } tb_status;
 
 /* What went wrong last on this thread. Success leaves it alone; a failing call overwrites it. */

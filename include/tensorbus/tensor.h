@@ -17,6 +17,8 @@ extern "C" {
 typedef int32_t tb_device;
 #define TB_CPU ((tb_device)0)
 #define TB_CUDA(n) ((tb_device)(0x20000 | (n)))
+#define TB_IS_CUDA(device) (((device) & ~0xffff) == 0x20000)
+#define TB_CUDA_CURRENT TB_CUDA(0xffff) /* the device whose context is current, else device 0 */
 
 /* dtype: DLPack's code, bits of one lane, lanes: code | bits << 8 | lanes << 16. */
 typedef uint32_t tb_dtype;

@@ -3,6 +3,7 @@
 #define TENSORBUS_TENSORBUS_H
 
 #include <tensorbus/bus.h>
+#include <tensorbus/cuda.h>
 #include <tensorbus/embed.h>
 #include <tensorbus/extension.h>
 #include <tensorbus/handle.h>

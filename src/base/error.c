@@ -115,6 +115,7 @@ const char *tb_status_name(tb_status status)
         {TB_E_NOT_ACKED, "TB_E_NOT_ACKED"},
         {TB_E_CORRUPT, "TB_E_CORRUPT"},
         {TB_E_BUSY, "TB_E_BUSY"},
+        {TB_E_INCOMPLETE, "TB_E_INCOMPLETE"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i].status == status) {

@@ -6,11 +6,16 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "pool/state.h"
+#include "base/slack.h"
+#include "pool/gate.h"
 
 /* An owner that decides about a frame does so in nanoseconds, when it runs. Who asks for the next
  * frame asks again; who asks for one by its handle is told that it is gone. */
 #define CLAIM_PATIENCE_NS INT64_C(20000000)
+/* A handle may come before the GPU has finished its frame. */
+#define GPU_PATIENCE_NS INT64_C(10000000000)
+#define GPU_SLICE_NS INT64_C(1000000)
+#define STREAM_PAUSE_NS 30000
 
 /* ---- frames of a reader ---- */
 
@@ -18,9 +23,19 @@ tb_frame *tb__frame_reserve(tb_reader *reader)
 {
     for (uint32_t i = 0; i < reader->max_leases; i++) {
         tb_frame *frame = &reader->frames[i];
-        uint32_t idle = 0;
+        uint32_t use = tb__a32_load_relaxed(&frame->busy);
+        /* A stream that releases a frame clears the entry when it is done. Acquire: pairs with its
+         * write. */
+        if (__builtin_expect(use == TB__FRAME_HELD, 0) ||
+            (__builtin_expect(use == TB__FRAME_ON_STREAM, 0) &&
+             tb__a64_load_acquire(tb__page_entry(reader->page.shm, i)) != 0)) {
+            continue;
+        }
         /* Pairs with the release store in tb__frame_unreserve(). */
-        if (tb__a32_load_relaxed(&frame->busy) == 0 && tb__a32_cas(&frame->busy, &idle, 1)) {
+        if (tb__a32_cas(&frame->busy, &use, TB__FRAME_HELD)) {
+            if (__builtin_expect(use == TB__FRAME_ON_STREAM, 0)) {
+                tb__frame_passed(frame);
+            }
             tb__a32_store_relaxed(&frame->thread, tb__thread_id());
             if (__builtin_expect(i >= TB__NEAR_ENTRIES, 0)) {
                 tb__lease_note_entry(reader->page.shm, i);
@@ -35,7 +50,7 @@ void tb__frame_unreserve(tb_frame *frame)
 {
     /* The entry reads 0 already: it may be used again. Pairs with the exchange in
      * tb__frame_reserve(). */
-    tb__a32_store_release(&frame->busy, 0);
+    tb__a32_store_release(&frame->busy, TB__FRAME_IDLE);
 }
 
 static tb_status fail_busy(const tb_reader *reader)
@@ -75,8 +90,11 @@ enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g
 {
     tb_reader *reader = frame->reader;
     const struct tb__a64 *gen = &reader->segment.gens[slot];
+    const struct tb__a64 *pending = &reader->segment.records[slot].pending;
     struct tb__a64 *entry = tb__page_entry(reader->page.shm, frame->index);
-    enum tb__lease_result result = tb__lease_try(gen, entry, g);
+    enum tb__lease_result result = __builtin_expect(reader->gates == NULL, 1)
+                                       ? tb__lease_try(gen, entry, g)
+                                       : tb__lease_try_pending(pending, gen, entry, g);
     int64_t until_ns = 0;
     for (unsigned spins = 0; result == TB__LEASE_CLAIMED; spins++) {
         int owner_gone = 0;
@@ -91,6 +109,7 @@ enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g
             owner_gone = tb__reader_owner_gone(reader);
             yield_or_sleep(spins);
         }
+        /* A claimed frame is pending no more. */
         result = tb__lease_look(gen, g, owner_gone);
     }
     if (result != TB__LEASE_HELD) {
@@ -105,10 +124,9 @@ enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g
 static uint64_t choose(const tb_reader *reader, uint64_t cursor, uint64_t head, int newest,
                        uint32_t *out_slot)
 {
-    const struct tb__segment *segment = &reader->segment;
     uint64_t best = 0;
-    for (uint32_t s = 0; s < segment->view.slot_count; s++) {
-        uint64_t g = tb__gen_in_window(tb__a64_load_relaxed(&segment->gens[s]), cursor, head);
+    for (uint32_t s = 0; s < reader->segment.view.slot_count; s++) {
+        uint64_t g = tb__gen_in_window(tb__reader_word(reader, s), cursor, head);
         if (g == 0 || (newest && g != head)) {
             continue;
         }
@@ -135,8 +153,7 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 {
     struct tb__a64 *taken = &reader->page.shm->taken;
     uint64_t cursor = tb__a64_load_relaxed(taken);
-    /* Pairs with the publisher's release store of the head. */
-    uint64_t head = tb__a64_load_acquire(reader->segment.head);
+    uint64_t head = tb__reader_newest(reader);
     if (head == cursor) {
         /* The owner has looked at our entries: a poller wants the line back before the next frame.
          */
@@ -173,7 +190,7 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
             cursor = tb__a64_load_relaxed(taken);
         }
         uint64_t before = head;
-        head = tb__a64_load_acquire(reader->segment.head);
+        head = tb__reader_newest(reader);
         if (head == cursor || (g == 0 && head == before)) {
             break; /* nothing left, or the only slot is being written */
         }
@@ -193,10 +210,9 @@ static tb_status try_take(tb_reader *reader, int newest, tb_frame **out)
 static int worth_looking(const tb_reader *reader, int newest)
 {
     uint64_t taken = tb__a64_load_relaxed(&reader->page.shm->taken);
-    /* Both acquire loads pair with the owner's release stores, of the head and in tb__pages_tell().
-     */
-    uint64_t head = tb__a64_load_acquire(reader->segment.head);
+    uint64_t head = tb__reader_newest(reader);
     uint32_t slot;
+    /* The acquire load pairs with the owner's release store in tb__pages_tell(). */
     return (head != taken && choose(reader, taken, head, newest, &slot) != 0) ||
            tb__a32_load_acquire(&reader->page.shm->state) != TB__PAGE_OPEN ||
            tb__lifeline_is_dead(reader->line);
@@ -209,7 +225,9 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
     const struct tb__page_shm *page = reader->page.shm;
     while (tb__now_ns() < until_ns) {
         for (int i = 0; i < 256; i++) {
-            if (tb__a64_load_relaxed(reader->segment.head) != tb__a64_load_relaxed(&page->taken)) {
+            uint64_t taken = tb__a64_load_relaxed(&page->taken);
+            if (tb__a64_load_relaxed(reader->segment.head) != taken ||
+                (reader->gates != NULL && tb__reader_newest(reader) != taken)) {
                 return 1;
             }
             if (i % 16 == 0) {
@@ -276,6 +294,30 @@ static tb_status poll_again(tb_reader *reader, int newest, tb_frame **out)
     return status == TB_AGAIN && ended != TB_OK ? tb__reader_fail(reader, ended) : status;
 }
 
+static int streams_hold(const tb_reader *reader)
+{
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        if (tb__a32_load_relaxed(&reader->frames[i].busy) == TB__FRAME_ON_STREAM) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* All leases are in use, some by frames that streams will give back: nobody rings for that. */
+static tb_status try_until_free(tb_reader *reader, int newest, int64_t deadline_ns, tb_frame **out)
+{
+    const struct timespec pause = {.tv_nsec = STREAM_PAUSE_NS};
+    tb_status status = TB_E_BUSY;
+    unsigned long slack = tb__slack_begin();
+    while (status == TB_E_BUSY && streams_hold(reader) && tb__left_ns(deadline_ns) != 0) {
+        nanosleep(&pause, NULL);
+        status = try_take(reader, newest, out);
+    }
+    tb__slack_end(slack);
+    return status;
+}
+
 static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
 {
     int64_t deadline = tb__deadline_ns(timeout_ns);
@@ -290,6 +332,9 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
         }
         tb_status status =
             is_freed(reader) ? tb__reader_fail(reader, TB_E_FREED) : try_take(reader, newest, out);
+        if (__builtin_expect(status == TB_E_BUSY, 0)) {
+            status = try_until_free(reader, newest, deadline, out);
+        }
         if (status == TB_AGAIN) {
             status = poll_again(reader, newest, out);
         }
@@ -307,6 +352,9 @@ static tb_status take(tb_reader *reader, int newest, int64_t timeout_ns, tb_fram
         return tb__reader_fail(reader, TB_E_FREED);
     }
     tb_status status = try_take(reader, newest, out);
+    if (__builtin_expect(status == TB_E_BUSY && timeout_ns != 0, 0)) {
+        status = try_until_free(reader, newest, tb__deadline_ns(timeout_ns), out);
+    }
     if (__builtin_expect(status != TB_AGAIN, 1)) {
         return status;
     }
@@ -329,6 +377,27 @@ tb_status tb_reader_newest(tb_reader *reader, int64_t timeout_ns, tb_frame **out
 
 /* ---- by handle ---- */
 
+/* A GPU is still working on the frame and this reader sees complete ones only: wait for that. */
+static void wait_complete(tb_reader *reader, const tb_handle *handle)
+{
+    const struct tb__a64 *pending = &reader->segment.records[handle->slot].pending;
+    int64_t deadline_ns = tb__deadline_ns(GPU_PATIENCE_NS);
+    /* Pairs with the owner's stores in complete(). */
+    while (tb__a64_load_acquire(pending) == handle->generation && !tb__reader_owner_gone(reader) &&
+           tb__left_ns(deadline_ns) != 0) {
+        struct tb__page_shm *page = reader->page.shm;
+        uint32_t seen = tb__bus_bell(reader->bus);
+        atomic_fetch_or(&page->armed.value, TB__ARMED_SLEEP);
+        /* Full fence between arming and the last look; pairs with the publisher's. */
+        tb__fence_full();
+        if (tb__a64_load_acquire(pending) == handle->generation) {
+            int64_t soon_ns = tb__deadline_ns(GPU_SLICE_NS);
+            tb__bus_sleep(reader->bus, seen, NULL, 0,
+                          soon_ns < deadline_ns ? soon_ns : deadline_ns);
+        }
+    }
+}
+
 static tb_status fail_stale(const tb_reader *reader, const tb_handle *handle,
                             enum tb__lease_result leased)
 {
@@ -339,6 +408,12 @@ static tb_status fail_stale(const tb_reader *reader, const tb_handle *handle,
                         "frame %llu of pool `%s/%s` cannot be had: its owner (pid %u) stands still "
                         "while it takes the slot: is it stopped?",
                         sequence, owner, reader->name, tb__lifeline_peer_pid(reader->line));
+    }
+    if (tb__a64_load_relaxed(&reader->segment.records[handle->slot].failed) == handle->generation) {
+        return TB__FAIL(TB_E_STALE,
+                        "frame %llu of pool `%s/%s` was never finished: its producer's stream "
+                        "failed",
+                        sequence, owner, reader->name);
     }
     return TB__FAIL(TB_E_STALE,
                     "frame %llu of pool `%s/%s` was overwritten: use more slots, TB_EVERY, or a "
@@ -363,6 +438,12 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
     /* Pairs with the release store in tb__pages_tell(). */
     if (tb__a32_load_acquire(&reader->page.shm->state) == TB__PAGE_FREED) {
         return tb__reader_fail(reader, TB_E_FREED);
+    }
+    if (reader->gates == NULL &&
+        __builtin_expect(tb__a64_load_acquire(&reader->segment.records[handle->slot].pending) ==
+                             handle->generation,
+                         0)) {
+        wait_complete(reader, handle);
     }
     tb_frame *frame = tb__frame_reserve(reader);
     if (frame == NULL) {
@@ -412,6 +493,12 @@ tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity
 {
     TB__TRY(tb__reader_check(reader));
     const struct tb__segment *segment = &reader->segment;
+    if (reader->device != NULL) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool `%s` is on a GPU: take its frames with tb_reader_newest() and copy "
+                        "them with tb_frame_copy_on()",
+                        reader->name);
+    }
     /* Head and generation pair with the publisher's release stores: payload and record are there.
      */
     uint64_t head = tb__a64_load_acquire(segment->head);

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "pool/state.h"
+#include "pool/order.h"
 
 static struct tb__page_set *set_create(const tb_pool *pool)
 {
@@ -25,6 +25,7 @@ static struct tb__page_set *set_create(const tb_pool *pool)
             set->refs[set->count++] = (struct tb__page_ref){who->map.shm, who};
             set->every_count += who->every;
             set->reader_count += !who->own;
+            set->gated_count += who->gates != NULL;
         }
     }
     return set;
@@ -70,6 +71,9 @@ static void attached_destroy(tb_pool *pool, struct tb__attached *who)
         tb__bus_life_detach(pool->bus, &who->map, &who->map.shm->owner_life);
         tb__page_unmap(&who->map);
     }
+    tb__mapped_end(&who->gates_mapped);
+    tb__gates_unmap(&who->gates);
+    tb__fd_close(&who->gates_fd);
     tb__fd_close(&who->page_fd);
     tb__poke_close(&who->poke_fd);
     tb__lifeline_release(who->line);
@@ -85,15 +89,42 @@ void tb__attached_reclaim(tb_pool *pool)
     if (atomic_load(&pool->scans) != 0) {
         return; /* tried again at the next change, and at the pool's end */
     }
-    while (pool->retired != NULL) {
-        struct tb__attached *who = pool->retired;
-        pool->retired = who->next;
+    for (struct tb__attached **at = &pool->retired; *at != NULL;) {
+        struct tb__attached *who = *at;
+        if (who->gates_mapped.done) {
+            at = &who->next; /* for the watching thread: the driver may wait */
+            continue;
+        }
+        *at = who->next;
         attached_destroy(pool, who);
     }
     while (pool->retired_sets != NULL) {
         struct tb__page_set *set = pool->retired_sets;
         pool->retired_sets = set->next_retired;
         free(set);
+    }
+}
+
+void tb__attached_reclaim_gated(tb_pool *pool)
+{
+    struct tb__attached *gone = NULL;
+    tb__bus_lock(pool->bus);
+    int looking = pool->retired != NULL && atomic_load(&pool->scans) != 0;
+    for (struct tb__attached **at = &pool->retired; !looking && *at != NULL;) {
+        struct tb__attached *who = *at;
+        if (!who->gates_mapped.done || !tb__order_gates_idle(pool, who)) {
+            at = &who->next;
+            continue;
+        }
+        *at = who->next;
+        who->next = gone;
+        gone = who;
+    }
+    tb__bus_unlock(pool->bus);
+    while (gone != NULL) {
+        struct tb__attached *who = gone;
+        gone = who->next;
+        attached_destroy(pool, who);
     }
 }
 
@@ -115,7 +146,7 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     if (who == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for a reader of pool `%s`", pool->name);
     }
-    who->page_fd = -1;
+    who->page_fd = who->gates_fd = -1;
     atomic_init(&who->poke_fd, -1);
     who->reader_id = ++pool->layer->next_reader_id;
     who->max_leases = wire->max_leases != 0 ? wire->max_leases : pool->max_leases;
@@ -124,7 +155,12 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     who->in_order = (wire->flags & TB__OPEN_BY_NAME) != 0;
     who->own = !who->in_order && tb__lifeline_peer_pid(line) == (uint32_t)getpid();
     tb_status status = tb__page_create(&who->map, tb__page_shift(who->reader_id), &who->page_fd);
+    if (status == TB_OK && (wire->flags & TB__OPEN_GATED)) {
+        status = tb__gates_create(&who->gates, &who->gates_fd);
+    }
     if (status != TB_OK) {
+        tb__page_unmap(&who->map);
+        tb__fd_close(&who->page_fd);
         free(who);
         return status;
     }
@@ -135,6 +171,12 @@ static tb_status attached_create(tb_pool *pool, struct tb__lifeline *line,
     uint64_t cursor = first_cursor(pool, wire->flags);
     tb__a64_store_relaxed(&page->taken, cursor);
     tb__a64_store_relaxed(&page->acked, cursor);
+    uint64_t head = tb__a64_load_relaxed(pool->segment.head);
+    for (uint32_t s = 0; who->gates != NULL && s < TB_MAX_SLOTS; s++) {
+        /* Not reached by any frame to come, wherever the counter stands; and no frame's own. */
+        tb__a64_store_relaxed(&who->gates->gate[s], head);
+        tb__a64_store_relaxed(&who->gates->poisoned[s], head - 1);
+    }
     *out = who;
     return TB_OK;
 }
@@ -151,7 +193,7 @@ static tb_status attached_link(tb_pool *pool, struct tb__attached *who)
     }
     /* After linking, so that a thread that begins to wait now raises the flag itself. seq_cst:
      * pairs with the reader's store of an entry before its look at the flag. */
-    if (atomic_load(&pool->waiters) != 0) {
+    if (atomic_load(&pool->waiters) != 0 && who->gates == NULL) {
         tb__a32_store_seq(&who->map.shm->waiting, 1);
     }
     tb__a64_add_relaxed(&pool->segment.counters->attached, 1);
@@ -165,7 +207,8 @@ static uint32_t answer_flags(const tb_pool *pool)
         leases += who->max_leases;
     }
     return (leases + 2 > pool->slots ? TB__POOL_DRY : 0) |
-           (pool->export_path != NULL ? TB__POOL_EXPORTED : 0);
+           (pool->export_path != NULL ? TB__POOL_EXPORTED : 0) |
+           (pool->device_fd >= 0 ? TB__POOL_DEVICE_FD : 0);
 }
 
 int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
@@ -207,13 +250,21 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
                                    .flags = answer_flags(pool)};
     memcpy(answer.uid, pool->uid, sizeof answer.uid);
     tb__name_copy(answer.name, pool->name);
-    int fds[2] = {pool->segment_fd, who->page_fd};
+    int fds[4] = {pool->segment_fd, who->page_fd};
+    uint32_t fd_count = 2;
+    if (who->gates != NULL) {
+        answer.flags |= TB__POOL_GATED;
+        fds[fd_count++] = who->gates_fd;
+    }
+    if (pool->device_fd >= 0) {
+        fds[fd_count++] = pool->device_fd;
+    }
     tb__lifeline_reply(line, &(struct tb__packet){.type = TB__MSG_POOL,
                                                   .request = request,
                                                   .body = &answer,
                                                   .body_bytes = sizeof answer,
                                                   .borrow_fds = fds,
-                                                  .fd_count = 2});
+                                                  .fd_count = fd_count});
     tb__bus_ring_self(pool->bus); /* a writer may wait for its readers */
     return 1;
 }
@@ -253,6 +304,9 @@ void tb__detach_all(tb_pool *pool)
             tb__lifeline_page_give(who->line);
         }
         attached_destroy(pool, who);
+    }
+    for (struct tb__attached *who = pool->retired; who != NULL; who = who->next) {
+        tb__mapped_end(&who->gates_mapped); /* nothing is pending any more */
     }
     tb__attached_reclaim(pool);
 }

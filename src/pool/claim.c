@@ -3,7 +3,8 @@
 #define TB_LOG_TOPIC "pool"
 #include "base/clock.h"
 #include "base/log.h"
-#include "pool/state.h"
+#include "base/slack.h"
+#include "pool/order.h"
 
 int tb__attached_void(struct tb__attached *who, int64_t now_ns)
 {
@@ -152,6 +153,16 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
             tb__a64_add_relaxed(&pool->segment.counters->overwrites, 1);
         }
     }
+    /* Streams of readers may still have a frame that a GPU did not finish: it is not pending any
+     * more, so nobody can lease it now, and no mark is needed. Pairs with complete(). */
+    uint64_t given_up = tb__a64_load_acquire(&pool->given_up[slot]);
+    if (__builtin_expect(given_up != 0, 0)) {
+        tb__fence_full();
+        if (anybody_holds(atomic_load(&pool->pages), given_up)) {
+            return 0;
+        }
+        tb__a64_store_relaxed(&pool->given_up[slot], 0);
+    }
     tb__a64_store_relaxed(gen, tb__gen_writing(tb__a64_load_relaxed(pool->segment.head)));
     /* The payload is touched only after everybody can see that the frame is gone: a seqlock reader
      * relies on it. Pairs with its acquire fence. */
@@ -159,8 +170,13 @@ static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slo
     return 1;
 }
 
-static int try_claim(tb_pool *pool, uint32_t *out_slot)
+static int try_claim(tb_pool *pool, uint32_t waiting, uint32_t *out_slot)
 {
+    int streams = atomic_load_explicit(&pool->order, memory_order_acquire) != NULL;
+    if (__builtin_expect(streams, 0) && tb__order_complete(pool) &&
+        atomic_load(&pool->waiters) > waiting) {
+        tb__bus_ring_self(pool->bus); /* for other threads: this one is looking */
+    }
     const struct tb__page_set *set = tb__pages_enter(pool);
     uint64_t tried[TB_MAX_SLOTS / 64] = {0};
     int found = 0;
@@ -188,19 +204,59 @@ static int try_claim(tb_pool *pool, uint32_t *out_slot)
         }
     }
     tb__pages_leave(pool);
+    if (__builtin_expect(streams && found, 0)) {
+        tb__a32_add_relaxed(&pool->stream_claims, 1);
+    }
     return found;
 }
 
 /* ---- waiting ---- */
 
+/* Streams that give a frame back, or finish one, ring nobody: a writer looks again after a while.
+ * How long follows what it finds: too short is many looks, too long lets the GPU run out of work.
+ * When most slots have come free meanwhile, it was too long; when few, too short. */
+#define STREAM_MIN_NS INT64_C(5000)
+#define STREAM_MAX_NS INT64_C(200000)
+
+static int64_t stream_slice(tb_pool *pool)
+{
+    uint32_t claimed = tb__a32_exchange(&pool->stream_claims, 0);
+    int64_t slice_ns = (int64_t)tb__a64_load_relaxed(&pool->stream_slice_ns);
+    if (claimed + 1 >= pool->slots) {
+        slice_ns /= 2;
+    } else if (claimed * 4 < pool->slots) {
+        slice_ns *= 2;
+    }
+    slice_ns = slice_ns < STREAM_MIN_NS ? STREAM_MIN_NS : slice_ns;
+    slice_ns = slice_ns > STREAM_MAX_NS ? STREAM_MAX_NS : slice_ns;
+    tb__a64_store_relaxed(&pool->stream_slice_ns, (uint64_t)slice_ns);
+    return slice_ns;
+}
+
+static void sleep_for_stream(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
+{
+    unsigned long slack = tb__slack_begin();
+    tb__bus_sleep(pool->bus, seen, NULL, 0, deadline_ns);
+    tb__slack_end(slack);
+}
+
+/* Ask readers to ring, or no more. Not those that order themselves on a GPU: their frames come back
+ * when their streams are done, which rings nobody, and a ring at each taking would wake in vain. */
+static void set_flags(tb_pool *pool, uint32_t waiting)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        if (set->gated_count == 0 || set->refs[i].who->gates == NULL) {
+            tb__a32_store_seq(&set->refs[i].shm->waiting, waiting);
+        }
+    }
+    tb__pages_leave(pool);
+}
+
 void tb__wait_begin(tb_pool *pool)
 {
     atomic_fetch_add(&pool->waiters, 1);
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        tb__a32_store_relaxed(&set->refs[i].shm->waiting, 1);
-    }
-    tb__pages_leave(pool);
+    set_flags(pool, 1);
     /* Pairs with the reader's sequentially consistent store of an entry before it reads the flag.
      */
     tb__fence_full();
@@ -211,19 +267,11 @@ void tb__wait_end(tb_pool *pool)
     if (atomic_fetch_sub(&pool->waiters, 1) != 1) {
         return;
     }
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        tb__a32_store_relaxed(&set->refs[i].shm->waiting, 0);
-    }
-    tb__pages_leave(pool);
+    set_flags(pool, 0);
     tb__fence_full();
     if (atomic_load(&pool->waiters) != 0) {
         /* Another thread began to wait meanwhile: its flags must stand. */
-        set = tb__pages_enter(pool);
-        for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-            tb__a32_store_seq(&set->refs[i].shm->waiting, 1);
-        }
-        tb__pages_leave(pool);
+        set_flags(pool, 1);
         /* Whoever gave something back while the flags were down did not ring. */
         tb__bus_ring_self(pool->bus);
     }
@@ -236,6 +284,8 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
     int64_t until = deadline_ns;
     int64_t now = tb__now_ns();
     const struct tb__page_set *set = tb__pages_enter(pool);
+    /* A stream that gives a frame back, or finishes one, rings nobody. */
+    int streams = (set != NULL && set->gated_count > 0) || atomic_load(&pool->order) != NULL;
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         struct tb__attached *who = set->refs[i].who;
         uint32_t life = tb__a32_load_acquire(&who->map.shm->reader_life);
@@ -254,6 +304,11 @@ void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns)
         }
     }
     tb__pages_leave(pool);
+    if (streams) {
+        int64_t soon = now + stream_slice(pool);
+        sleep_for_stream(pool, seen, soon < until ? soon : until);
+        return;
+    }
     /* Not counted while asleep, or pages that are detached meanwhile could not be unmapped. Only
      * the kernel looks at the words from here on: one that is gone makes it return, and no more. */
     tb__bus_sleep(pool->bus, seen, lives, count, until);
@@ -271,7 +326,7 @@ static tb_status wait_for_slot(tb_pool *pool, int64_t timeout_ns, uint32_t *out_
             status = tb__pool_fail_freed(pool);
             break;
         }
-        if (try_claim(pool, out_slot)) {
+        if (try_claim(pool, 1, out_slot)) {
             break;
         }
         if (tb__holders_only_self(pool)) {
@@ -293,7 +348,7 @@ static tb_status wait_for_slot(tb_pool *pool, int64_t timeout_ns, uint32_t *out_
 
 tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot)
 {
-    if (__builtin_expect(try_claim(pool, out_slot), 1)) {
+    if (__builtin_expect(try_claim(pool, 0, out_slot), 1)) {
         return TB_OK;
     }
     tb_status status = timeout_ns == 0 ? TB_AGAIN : wait_for_slot(pool, timeout_ns, out_slot);

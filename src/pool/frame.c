@@ -1,6 +1,8 @@
 /* Frames: what a lease gives its holder. */
 #include <string.h>
 
+#include <tensorbus/cuda.h>
+
 #include "base/extent.h"
 #include "pool/state.h"
 
@@ -8,7 +10,7 @@
 static tb_status read_shape(tb_frame *frame, const struct tb__record_shm *record)
 {
     const struct tb__segment *segment = &frame->reader->segment;
-    tb_tensor tensor = {.device = TB_CPU,
+    tb_tensor tensor = {.device = frame->tensor.device,
                         .dtype = segment->view.dtype,
                         .ndim = (int32_t)tb__a32_load_relaxed(&record->ndim)};
     int strided = tb__a32_load_relaxed(&record->strided) != 0;
@@ -45,7 +47,7 @@ tb_status tb__frame_fill(tb_frame *frame)
             return status;
         }
     }
-    frame->tensor.data = tb__segment_slot(&reader->segment, frame->slot);
+    frame->tensor.data = tb__slot_data(&reader->segment, reader->device, frame->slot);
     return TB_OK;
 }
 
@@ -74,7 +76,7 @@ tb_status tb_frame_get_info(const tb_frame *frame, tb_frame_info *out)
                           .generation = frame->generation,
                           .stamp_ns = tb__a64_load_relaxed(&record->stamp_ns),
                           .missed = frame->missed,
-                          .lane = TB_LANE_DIRECT,
+                          .lane = tb__reader_lane(reader),
                           .live = (uint32_t)is_live(reader),
                           .copies = tb__a32_load_relaxed(&record->copies)};
     info.handle = (tb_handle){.generation = frame->generation,
@@ -106,6 +108,9 @@ tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
     } else if (tb__frame_lease(another, frame->slot, frame->generation, TB__HANDLE_PATIENCE_NS) !=
                TB__LEASE_HELD) {
         tb__frame_unreserve(another);
+        if (reader->gates != NULL && tb_frame_poll(frame) == TB_E_INCOMPLETE) {
+            return TB_E_INCOMPLETE; /* given up, which is the one way for it to be stale */
+        }
         return TB__FAIL(TB_E_BUSY,
                         "pool `%s`: its owner (pid %u) stands still while it looks for a "
                         "slot: is it stopped?",
@@ -113,6 +118,7 @@ tb_status tb_frame_hold(tb_frame *frame, tb_frame **out)
     }
     another->slot = frame->slot;
     another->generation = frame->generation;
+    tb__a64_store_relaxed(&another->complete, tb__a64_load_relaxed(&frame->complete));
     another->missed = frame->missed;
     memcpy(another->strides, frame->strides, sizeof another->strides);
     another->tensor = frame->tensor;

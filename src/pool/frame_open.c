@@ -2,6 +2,8 @@
  * handle of a pool costs a round trip. */
 #include <string.h>
 
+#include <tensorbus/cuda.h>
+
 #include "base/clock.h"
 #include "pool/state.h"
 #include "pool/support.h"
@@ -10,11 +12,19 @@
 #define SILENCE_NS INT64_C(900000000) /* an attempt that took so long failed for silence */
 #define SILENT_NS INT64_C(5000000000)
 
+/* Whether a kept reader was opened before tb_bus_set_stream_ordered(): a node opens the pools
+ * behind its inputs as soon as it can, so this one may be older than the program's first call. */
+static int is_outdated(const struct tb__pool_layer *layer, const tb_reader *reader)
+{
+    return reader->gates == NULL && atomic_load(&layer->stream_ordered) != 0;
+}
+
 /* Under the bus mutex: the kept reader of a pool, counted as in use. */
 static tb_reader *find_kept(struct tb__pool_layer *layer, const uint8_t *uid)
 {
     for (tb_reader *reader = layer->readers; reader != NULL; reader = reader->next) {
-        if (reader->cached && memcmp(reader->uid, uid, sizeof reader->uid) == 0) {
+        if (reader->cached && memcmp(reader->uid, uid, sizeof reader->uid) == 0 &&
+            !is_outdated(layer, reader)) {
             reader->cache_users++;
             reader->cache_used_at = ++layer->cache_clock;
             return reader;
@@ -48,7 +58,7 @@ static tb_reader *find_surplus(struct tb__pool_layer *layer)
         if (reader->cache_users > 0 || holds_frames(reader)) {
             continue;
         }
-        if (tb__lifeline_is_dead(reader->line) ||
+        if (is_outdated(layer, reader) || tb__lifeline_is_dead(reader->line) ||
             tb__a32_load_relaxed(&reader->page.shm->state) != TB__PAGE_OPEN) {
             ended = reader;
         }
@@ -86,7 +96,9 @@ static void note_silent(struct tb__pool_layer *layer, uint64_t owner_id)
 
 static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
 {
-    tb_reader_options options = {.size = sizeof options, .max_leases = TB_MAX_LEASES};
+    tb_reader_options options = {.size = sizeof options,
+                                 .max_leases = TB_MAX_LEASES,
+                                 .stream_ordered = atomic_load(&layer->stream_ordered) != 0};
     uint64_t owner_id;
     memcpy(&owner_id, handle->pool_uid, sizeof owner_id);
     if (find_silent(layer, owner_id) != NULL) {
@@ -155,7 +167,7 @@ tb_status tb__pool_expect(tb_bus *bus, const uint8_t uid[16])
 tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns, tb_frame **out)
 {
     tb_reader *reader;
-    (void)timeout_ns; /* the owner of a handle exists or is gone: there is nothing to wait for */
+    (void)timeout_ns; /* the owner exists or is gone; a GPU's work on the frame is waited for */
     TB__TRY(tb__bus_check(bus));
     if (handle == NULL || !tb__gen_is_frame(handle->generation)) {
         return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
@@ -164,4 +176,11 @@ tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns
     tb_status status = tb_reader_frame(reader, handle, out);
     unuse_kept(reader);
     return status;
+}
+
+tb_status tb_bus_set_stream_ordered(tb_bus *bus, int on)
+{
+    TB__TRY(tb__bus_check(bus));
+    atomic_store(&tb__pool_layer_of(bus)->stream_ordered, on != 0);
+    return TB_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "base/fd.h"
 #include "base/near.h"
+#include "pool/order.h"
 #include "pool/pending.h"
 #include "pool/serve.h"
 
@@ -74,6 +75,9 @@ static void hangup(void *state, struct tb__lifeline *line)
         if (reader->line == line && fd >= 0) {
             shutdown(fd, SHUT_RDWR);
         }
+        if (reader->line == line && reader->gates != NULL) {
+            tb__watch_changed(layer);
+        }
     }
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         struct tb__attached *who = pool->attached;
@@ -95,8 +99,10 @@ static void forked(void *state)
     struct tb__pool_layer *layer = state;
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         tb__fd_close(&pool->segment_fd);
+        tb__fd_close(&pool->device_fd);
         for (struct tb__attached *who = pool->attached; who != NULL; who = who->next) {
             tb__fd_close(&who->page_fd);
+            tb__fd_close(&who->gates_fd);
             tb__poke_close(&who->poke_fd);
         }
     }
@@ -109,8 +115,13 @@ static void forked(void *state)
 static void closing(void *state)
 {
     struct tb__pool_layer *layer = state;
+    layer->readers_end = 1;
     while (layer->readers != NULL) {
         tb_reader_close(layer->readers);
+    }
+    /* What GPUs work on comes to its end while readers see that this process lives. */
+    for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
+        tb__order_drain(pool);
     }
     tb__watch_stop(layer);
     /* Whoever attached before this is told below; nobody attaches after it. */
@@ -132,7 +143,7 @@ static void destroy(void *state)
     tb__pending_fini(layer);
     pthread_mutex_destroy(&layer->cache_mutex);
     pthread_mutex_destroy(&layer->runner_mutex);
-    pthread_mutex_destroy(&layer->watch_mutex);
+    tb__watch_fini(&layer->watch);
     free(layer);
 }
 
@@ -146,7 +157,7 @@ static tb_status opening(tb_bus *bus)
     layer->bus = bus;
     pthread_mutex_init(&layer->cache_mutex, NULL);
     pthread_mutex_init(&layer->runner_mutex, NULL);
-    pthread_mutex_init(&layer->watch_mutex, NULL);
+    tb__watch_init(&layer->watch);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
     tb__bus_on_landed(bus, tb__pending_landed, layer);
     tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_OBSERVE, tb__pool_serve, layer);

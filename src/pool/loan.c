@@ -1,7 +1,7 @@
 /* Loans: borrow a slot, fill it in place, publish it. Writers' threads. */
 #include "base/clock.h"
 #include "base/extent.h"
-#include "pool/state.h"
+#include "pool/order.h"
 
 tb_status tb__pool_fail_freed(const tb_pool *pool)
 {
@@ -92,7 +92,7 @@ tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, con
     return TB_OK;
 }
 
-static void write_record(const tb_loan *loan, uint64_t bytes, uint64_t stamp_ns)
+void tb__loan_record(const tb_loan *loan, uint64_t bytes, uint64_t stamp_ns)
 {
     tb_pool *pool = loan->pool;
     struct tb__record_shm *record = &pool->segment.records[loan->slot];
@@ -113,7 +113,7 @@ static void write_record(const tb_loan *loan, uint64_t bytes, uint64_t stamp_ns)
 }
 
 /* Take the next generation: publishers are numbered in the order in which they come here. */
-static uint64_t reserve_generation(tb_pool *pool)
+uint64_t tb__generation_reserve(tb_pool *pool)
 {
     uint64_t g = tb__a64_add(&pool->reserved, 2) + 2;
     return g != 0 ? g : tb__a64_add(&pool->reserved, 2) + 2;
@@ -127,7 +127,7 @@ static struct tb__a64 *turn_of(tb_pool *pool, uint64_t g)
 /* Move the head over every frame that is complete, so that readers see frames in order and without
  * gaps although publishers overtake each other. Nobody waits: whoever comes last moves it for all.
  */
-static void advance_head(tb_pool *pool, uint64_t g)
+void tb__head_advance(tb_pool *pool, uint64_t g)
 {
     struct tb__a64 *head = pool->segment.head;
     if (tb__gen_next(tb__a64_load_relaxed(head)) == g) {
@@ -149,6 +149,31 @@ static void advance_head(tb_pool *pool, uint64_t g)
     }
 }
 
+tb_status tb__loan_bytes(const tb_loan *loan, size_t *out)
+{
+    *out = loan->pool->proto_bytes;
+    return loan->pool->varying ? tb_tensor_bytes(&loan->tensor, out) : TB_OK;
+}
+
+void tb__handle_fill(const tb_pool *pool, uint32_t slot, uint64_t g, tb_handle *out)
+{
+    const struct tb__record_shm *record = &pool->segment.records[slot];
+    *out = (tb_handle){.generation = g,
+                       .slot = slot,
+                       .stamp_ns = tb__a64_load_relaxed(&record->stamp_ns),
+                       .bytes = tb__a64_load_relaxed(&record->bytes)};
+    __builtin_memcpy(out->pool_uid, pool->uid, sizeof out->pool_uid);
+}
+
+void tb__loan_end(tb_loan *loan)
+{
+    /* From here on another writer may take the slot away again; until it has said who it is, nobody
+     * takes it for this thread. */
+    tb__a32_store_relaxed(&loan->thread, 0);
+    /* Pairs with the exchange in try_claim(). */
+    tb__a32_store_release(&loan->active, 0);
+}
+
 tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
 {
     if (loan == NULL) {
@@ -160,36 +185,35 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
         tb__loan_discard(pool, loan->slot);
         return tb__pool_fail_freed(pool);
     }
-    size_t bytes = pool->proto_bytes;
-    if (pool->varying) {
-        tb_status status = tb_tensor_bytes(&loan->tensor, &bytes);
-        if (status != TB_OK) { /* not after a reshape: somebody wrote to it */
-            tb__loan_discard(pool, loan->slot);
-            return status;
-        }
+    size_t bytes;
+    tb_status status = tb__loan_bytes(loan, &bytes);
+    if (status != TB_OK) { /* not after a reshape: somebody wrote to it */
+        tb__loan_discard(pool, loan->slot);
+        return status;
     }
     /* A spinning reader has the line of the head: ask for it while the clock is read. */
     tb__prefetch_write(pool->segment.head);
-    uint64_t stamp_ns = (uint64_t)tb__now_ns();
-    uint32_t slot = loan->slot;
-    write_record(loan, bytes, stamp_ns);
+    tb__loan_record(loan, bytes, (uint64_t)tb__now_ns());
     /* The user may have used non-temporal stores, which no release store orders. */
     tb__fence_stores();
-    uint64_t g = reserve_generation(pool);
+    /* Frames that GPUs work on are numbered under a mutex: readers see them before the head does.
+     */
+    struct tb__order *order = atomic_load_explicit(&pool->order, memory_order_acquire);
+    tb__order_lock(order);
+    uint64_t g = tb__generation_reserve(pool);
     /* Pairs with the reader's acquire load: payload and record are visible with the generation. */
-    tb__a64_store_release(&pool->segment.gens[slot], g);
-    advance_head(pool, g);
+    tb__a64_store_release(&pool->segment.gens[loan->slot], g);
+    if (__builtin_expect(order != NULL, 0)) {
+        tb__order_issued(pool, g);
+    }
+    tb__order_unlock(order);
+    tb__head_advance(pool, g);
     tb__a64_add_relaxed(&pool->segment.counters->frames, 1);
     tb__a64_add_relaxed(&pool->segment.counters->bytes, bytes);
     if (out != NULL) {
-        *out = (tb_handle){.generation = g, .slot = slot, .stamp_ns = stamp_ns, .bytes = bytes};
-        __builtin_memcpy(out->pool_uid, pool->uid, sizeof out->pool_uid);
+        tb__handle_fill(pool, loan->slot, g, out);
     }
-    /* From here on another writer may take the slot away again; until it has said who it is, nobody
-     * takes it for this thread. */
-    tb__a32_store_relaxed(&loan->thread, 0);
-    /* Pairs with the exchange in try_claim(). */
-    tb__a32_store_release(&loan->active, 0);
+    tb__loan_end(loan);
     tb__wake_all(pool);
     if (__builtin_expect(atomic_load_explicit(&pool->waiters, memory_order_relaxed) != 0, 0)) {
         tb__bus_ring_self(pool->bus);

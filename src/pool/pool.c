@@ -1,10 +1,13 @@
 /* Registering, freeing and closing pools. Users' threads. */
 #define TB_LOG_TOPIC "pool"
+#include "base/checked.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "pool/announce.h"
+#include "pool/order.h"
 #include "pool/pending.h"
-#include "pool/state.h"
+#include "pool/write.h"
 #include "segment/dora_name.h"
 
 #include <stdio.h>
@@ -22,9 +25,16 @@ static tb_status check_options(const tb_pool_options *options)
         TB__TRY(tb__name_check("pool", options->name));
     }
     const char *name = options->name != NULL ? options->name : "(unnamed)";
-    if (options->device != TB_CPU) {
-        return TB__FAIL(TB_E_UNSUPPORTED, "pool `%s`: device 0x%x: this build has CPU pools only",
-                        name, (unsigned)options->device);
+    if (options->device != TB_CPU && !TB_IS_CUDA(options->device)) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool `%s`: device 0x%x: TB_CPU and TB_CUDA(n) are possible", name,
+                        (unsigned)options->device);
+    }
+    if (options->device != TB_CPU &&
+        (options->doradma_name != NULL || options->lock_memory || options->pinned)) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool `%s`: doradma_name, lock_memory and pinned are for host memory",
+                        name);
     }
     if (options->slots > TB_MAX_SLOTS) {
         return TB__FAIL(TB_E_LIMIT, "pool `%s`: %u slots, at most %d are possible", name,
@@ -109,6 +119,7 @@ static tb_status fill_spec(tb_pool *pool, const tb_pool_options *options,
         .policy = (uint32_t)options->policy,
         .max_leases = pool->max_leases,
         .flags = (pool->varying ? TB__GEOMETRY_VARYING : 0) |
+                 (options->device != TB_CPU ? TB__GEOMETRY_DEVICE : 0) |
                  (options->doradma_name != NULL ? TB__GEOMETRY_EXPORT : 0) |
                  (pool->live ? TB__GEOMETRY_LIVE : 0),
         .slot_bytes = pool->varying ? options->capacity_bytes : pool->proto_bytes,
@@ -132,7 +143,7 @@ static tb_status make_loans(tb_pool *pool)
         loan->pool = pool;
         loan->slot = s;
         loan->tensor = pool->proto;
-        loan->tensor.data = tb__segment_slot(&pool->segment, s);
+        loan->tensor.data = tb__slot_data(&pool->segment, pool->device, s);
     }
     return TB_OK;
 }
@@ -141,7 +152,13 @@ static tb_status make_loans(tb_pool *pool)
 
 static void pool_destroy(tb_pool *pool)
 {
+    tb__mapped_end(&pool->mapped);
     tb__segment_destroy(pool);
+    if (!tb__bus_keeps_mapped(pool->bus)) {
+        tb__device_share_close(pool->device);
+    }
+    tb__fd_close(&pool->device_fd);
+    pthread_mutex_destroy(&pool->map_mutex);
     free(pool->loans);
     free(pool->ackers);
     free(pool);
@@ -164,6 +181,25 @@ static tb_status link_pool(struct tb__pool_layer *layer, tb_pool *pool)
     return TB_OK;
 }
 
+/* The slots in a GPU's memory, as far apart as they would be in the segment. */
+static tb_status make_device(tb_pool *pool, const tb_pool_options *options,
+                             struct tb__doradma_spec *spec)
+{
+    struct tb__doradma_layout layout;
+    uint64_t bytes;
+    spec->device_kind = TB__PLACE_VMM; /* any, for the size */
+    TB__TRY(tb__doradma_layout(spec, &layout));
+    if (!tb__mul(layout.slot_stride, spec->slots, &bytes)) {
+        return TB__FAIL(TB_E_LIMIT, "pool `%s`: the size of its slots overflows", pool->name);
+    }
+    tb_status status =
+        tb__device_share_create(options->device, bytes, spec, &pool->device, &pool->device_fd);
+    if (status == TB_OK) {
+        pool->proto.device = tb__device_id(pool->device);
+    }
+    return status;
+}
+
 static tb_status build(tb_pool *pool, const tb_pool_options *options)
 {
     struct tb__doradma_spec spec;
@@ -173,9 +209,15 @@ static tb_status build(tb_pool *pool, const tb_pool_options *options)
     }
     TB__TRY(fill_spec(pool, options, &spec));
     TB__TRY(copy_ackers(pool, options));
+    if (options->device != TB_CPU) {
+        TB__TRY(make_device(pool, options, &spec));
+    }
     TB__TRY(tb__doradma_layout(&spec, &layout));
     TB__TRY(tb__segment_create(pool, options, &spec, &layout));
     TB__TRY(make_loans(pool));
+    if (options->pinned) {
+        TB__TRY(tb__pool_pin(pool, NULL));
+    }
     tb__a64_store_relaxed(&pool->segment.counters->registered_ns, (uint64_t)tb__now_ns());
     return TB_OK;
 }
@@ -196,6 +238,8 @@ tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *given, tb_pool **
     pool->bus = bus;
     pool->layer = tb__pool_layer_of(bus);
     pool->segment_fd = -1;
+    pool->device_fd = -1;
+    pthread_mutex_init(&pool->map_mutex, NULL);
     if (options.name != NULL) {
         tb__name_copy(pool->name, options.name);
     } else {
@@ -258,9 +302,17 @@ void tb_pool_close(tb_pool *pool)
         at = &(*at)->next;
     }
     *at = pool->next;
-    tb__detach_all(pool);
     tb__bus_unlock(pool->bus);
-    pool_destroy(pool);
+    tb__watch_leave(pool->layer);
+    int ended = tb__order_end(pool);
+    tb__bus_lock(pool->bus);
+    if (ended) {
+        tb__detach_all(pool);
+    }
+    tb__bus_unlock(pool->bus);
+    if (ended) {
+        pool_destroy(pool);
+    }
 }
 
 const char *tb_pool_name(const tb_pool *pool)

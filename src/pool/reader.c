@@ -6,13 +6,14 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "pool/state.h"
+#include "pool/gate.h"
 
 /* ---- opening ---- */
 
 static tb_status make_frames(tb_reader *reader)
 {
     const struct tb__doradma_view *view = &reader->segment.view;
+    tb_device device = reader->device != NULL ? tb__device_id(reader->device) : TB_CPU;
     reader->frames = calloc(reader->max_leases, sizeof reader->frames[0]);
     if (reader->frames == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for a reader");
@@ -21,7 +22,7 @@ static tb_status make_frames(tb_reader *reader)
         tb_frame *frame = &reader->frames[i];
         frame->reader = reader;
         frame->index = i;
-        frame->tensor = (tb_tensor){.device = TB_CPU, .dtype = view->dtype, .ndim = view->ndim};
+        frame->tensor = (tb_tensor){.device = device, .dtype = view->dtype, .ndim = view->ndim};
         memcpy(frame->tensor.shape, view->shape, sizeof view->shape);
     }
     return TB_OK;
@@ -31,21 +32,55 @@ static void reader_destroy(tb_reader *reader)
 {
     if (reader->page.shm != NULL) {
         tb__bus_life_detach(reader->bus, &reader->page, &reader->page.shm->reader_life);
-        tb__page_unmap(&reader->page);
     }
+    tb__mapped_end(&reader->page_mapped);
+    tb__mapped_end(&reader->gates_mapped);
+    tb__mapped_end(&reader->segment_mapped);
+    tb__gates_unmap(&reader->gates);
+    tb__page_unmap(&reader->page);
     if (!tb__bus_keeps_mapped(reader->bus)) {
         tb__segment_unmap(&reader->segment);
+        tb__device_share_close(reader->device);
     }
+    pthread_mutex_destroy(&reader->map_mutex);
     tb__poke_close(&reader->poke_fd);
     tb__lifeline_unref(reader->line);
     free(reader->frames);
     free(reader);
 }
 
+/* How many descriptors an answer comes with, as its flags say. */
+static uint32_t descriptors_of(const struct tb__reply *reply)
+{
+    struct tb__pool_wire answer = {0};
+    if (reply->body_bytes == sizeof answer) {
+        memcpy(&answer, reply->body, sizeof answer);
+    }
+    return 2 + ((answer.flags & TB__POOL_GATED) != 0) + ((answer.flags & TB__POOL_DEVICE_FD) != 0);
+}
+
+/* The segment, the page, and what a GPU needs. */
+static tb_status map_parts(tb_reader *reader, const struct tb__reply *reply,
+                           const struct tb__pool_wire *answer)
+{
+    int device_fd = answer->flags & TB__POOL_DEVICE_FD ? reply->fds[reply->fd_count - 1] : -1;
+    TB__TRY(tb__segment_map(&reader->segment, reply->fds[0], answer, 1));
+    TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer->reader_id), reply->fds[1]));
+    tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+    if (answer->flags & TB__POOL_GATED) {
+        TB__TRY(tb__gates_map(reply->fds[2], &reader->gates));
+    }
+    if (reader->segment.view.device_kind != TB__PLACE_SEGMENT) {
+        TB__TRY(tb__device_share_open(&reader->segment.view, reader->wanted_device, device_fd,
+                                      &reader->device));
+    }
+    return TB_OK;
+}
+
 static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
 {
     struct tb__pool_wire answer;
-    TB__TRY(tb__reply_body(reply, TB__MSG_POOL, &answer, sizeof answer, 2));
+    TB__TRY(tb__reply_body(reply, TB__MSG_POOL, &answer, sizeof answer, descriptors_of(reply)));
     if (!tb__wire_name_ok(answer.name, sizeof answer.name, 0) || answer.max_leases == 0 ||
         answer.max_leases > TB_MAX_LEASES || answer.reader_id == 0) {
         return TB__FAIL(TB_E_PROTOCOL, "malformed answer about a pool");
@@ -54,9 +89,7 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
     memcpy(reader->uid, answer.uid, sizeof reader->uid);
     reader->reader_id = answer.reader_id;
     reader->max_leases = answer.max_leases;
-    TB__TRY(tb__segment_map(&reader->segment, reply->fds[0], &answer, 1));
-    TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer.reader_id), reply->fds[1]));
-    tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
+    TB__TRY(map_parts(reader, reply, &answer));
     TB__TRY(make_frames(reader));
     if (answer.flags & TB__POOL_DRY) {
         tb_log_info("pool `%s`: its readers' leases could hold all %u slots at once", reader->name,
@@ -123,6 +156,8 @@ static tb_reader *reader_create(tb_bus *bus, const tb_reader_options *options)
         atomic_init(&reader->poke_fd, -1);
         reader->ack = options->ack;
         reader->spin_ns = (int64_t)options->spin_us * 1000;
+        reader->wanted_device = options->device;
+        pthread_mutex_init(&reader->map_mutex, NULL);
     }
     return reader;
 }
@@ -140,6 +175,7 @@ static uint32_t wire_flags(const tb_reader_options *options)
 {
     return (options->every ? TB__OPEN_EVERY : 0) | (options->ack ? TB__OPEN_ACK : 0) |
            (options->start_next ? TB__OPEN_START_NEXT : 0) |
+           (options->stream_ordered ? TB__OPEN_GATED : 0) |
            (options->wait_ns != 0 ? TB__OPEN_WAIT : 0);
 }
 
@@ -157,6 +193,9 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
             return TB__FAIL(TB_E_NOMEM, "no memory for a reader");
         }
         tb_status status = tb__bus_connect(bus, owner, owner_id, deadline, &reader->line);
+        if (status == TB_OK && (wire->flags & TB__OPEN_GATED)) {
+            status = tb__watch_start(reader->layer);
+        }
         if (status == TB_OK) {
             status = attach(reader, wire, deadline);
         }
@@ -165,6 +204,9 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
             reader->next = reader->layer->readers;
             reader->layer->readers = reader;
             tb__bus_unlock(bus);
+            if (reader->gates != NULL) {
+                tb__watch_changed(reader->layer);
+            }
             tb__error_restore(&kept); /* attempts before this one may have failed */
             *out = reader;
             return TB_OK;
@@ -211,11 +253,8 @@ tb_status tb_reader_open_handle(tb_bus *bus, const tb_handle *handle,
     return open_reader(bus, NULL, owner_id, &wire, &options, out);
 }
 
-void tb_reader_close(tb_reader *reader)
+static void unlink_reader(tb_reader *reader)
 {
-    if (reader == NULL || tb__bus_check(reader->bus) != TB_OK) {
-        return;
-    }
     tb__bus_lock(reader->bus);
     tb_reader **at = &reader->layer->readers;
     while (*at != reader) {
@@ -223,12 +262,15 @@ void tb_reader_close(tb_reader *reader)
     }
     *at = reader->next;
     tb__bus_unlock(reader->bus);
-    if (atomic_load_explicit(&reader->poke_fd, memory_order_relaxed) >= 0) {
+    if (atomic_load_explicit(&reader->poke_fd, memory_order_relaxed) >= 0 ||
+        reader->gates != NULL) {
         tb__watch_changed(reader->layer);
     }
-    for (uint32_t i = 0; i < reader->max_leases; i++) {
-        tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
-    }
+}
+
+/* Tell the owner, without waiting for it. */
+static void say_close(tb_reader *reader)
+{
     struct tb__reader_wire wire = {.reader_id = reader->reader_id};
     if (tb__lifeline_send(reader->line, TB__MSG_READER_CLOSE, &wire, sizeof wire) == TB_AGAIN) {
         /* The owner is stopped and its socket full: our page says that its reader is no more. */
@@ -238,7 +280,28 @@ void tb_reader_close(tb_reader *reader)
         tb__page_unmap(&reader->page);
         tb__lifeline_ring(reader->line);
     }
-    reader_destroy(reader);
+}
+
+void tb_reader_close(tb_reader *reader)
+{
+    if (reader == NULL || tb__bus_check(reader->bus) != TB_OK) {
+        return;
+    }
+    for (uint32_t i = 0; i < reader->max_leases; i++) {
+        if (tb__a32_load_acquire(&reader->frames[i].busy) != TB__FRAME_ON_STREAM) {
+            tb__a64_store_seq(tb__page_entry(reader->page.shm, i), 0);
+        }
+    }
+    /* While it is still watched: its owner may die, and its streams wait for that owner. */
+    int ended = tb__reader_streams_end(reader);
+    if (!ended && !reader->layer->readers_end) {
+        return; /* a stream may still use it: it stays attached until the bus is closed */
+    }
+    unlink_reader(reader);
+    if (ended) {
+        say_close(reader);
+        reader_destroy(reader);
+    }
 }
 
 /* ---- beside the frames ---- */
@@ -359,6 +422,21 @@ tb_status tb_reader_free_pool(tb_reader *reader)
     return status == TB_AGAIN ? tb__reader_fail_silent(reader) : status;
 }
 
+/* A frame that a stream has given back is none any more. */
+static uint32_t is_held(tb_frame *frame)
+{
+    const struct tb__a64 *entry = tb__page_entry(frame->reader->page.shm, frame->index);
+    /* Acquire: who sees none held may close the reader; pairs with tb__frame_unreserve(). */
+    uint32_t use = tb__a32_load_acquire(&frame->busy);
+    if (use == TB__FRAME_ON_STREAM && tb__a64_load_acquire(entry) == 0 &&
+        tb__a32_cas(&frame->busy, &use, TB__FRAME_HELD)) {
+        tb__frame_passed(frame);
+        tb__frame_unreserve(frame);
+        return 0;
+    }
+    return use != TB__FRAME_IDLE;
+}
+
 tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
 {
     TB__TRY(tb__reader_check(reader));
@@ -369,11 +447,11 @@ tb_status tb_reader_get_stats(tb_reader *reader, tb_reader_stats *out)
         .stale = tb__a64_load_relaxed(&page->stale),
         .waits = tb__a64_load_relaxed(&page->waits),
         .max_leases = reader->max_leases,
-        .lane = TB_LANE_DIRECT,
+        .lane = tb__reader_lane(reader),
     };
     for (uint32_t i = 0; i < reader->max_leases; i++) {
-        /* Pairs with the release of the frame: who sees none held may close the reader. */
-        stats.held += tb__a32_load_acquire(&reader->frames[i].busy);
+        stats.held += is_held(&reader->frames[i]);
     }
+    stats.incomplete = tb__a64_load_relaxed(&page->incomplete);
     return TB__INFO(tb_reader_stats, out, &stats);
 }

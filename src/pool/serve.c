@@ -114,6 +114,12 @@ static void serve_mapped(struct tb__pool_layer *layer, struct tb__lifeline *line
         }
         tb__fd_close(&who->page_fd);
     }
+    if (who != NULL && who->gates_fd >= 0) {
+        if (tb__gates_seal(who->gates_fd) != TB_OK) {
+            tb_log_warn_limited("pool `%s`: %s", pool->name, tb_last_error_text());
+        }
+        tb__fd_close(&who->gates_fd);
+    }
     tb__bus_unlock(layer->bus);
 }
 

@@ -9,8 +9,13 @@
 
 #include "base/options.h"
 #include "endpoint/bus.h"
+#include "pool/device.h"
+#include "pool/watch.h"
+#include "segment/gates.h"
 #include "segment/lease.h"
 #include "segment/slot.h"
+
+struct tb__order;
 
 /* ---- owner's side ---- */
 
@@ -25,10 +30,14 @@ struct tb__attached {
     uint32_t max_leases;
     uint32_t every;
     uint32_t ack;
-    uint32_t in_order;         /* 0: opened for a handle, and not expected to take every frame */
-    uint32_t own;              /* for a handle, in the owner's own process: no reader to it */
-    struct tb__lifeline *line; /* kept */
-    struct tb__a32 gone;       /* 1: detached, but still in the writers' set for want of memory */
+    uint32_t in_order;           /* 0: opened for a handle, and not expected to take every frame */
+    uint32_t own;                /* for a handle, in the owner's own process: no reader to it */
+    struct tb__lifeline *line;   /* kept */
+    struct tb__gates_shm *gates; /* of a reader that orders itself on a GPU; else NULL */
+    int gates_fd;                /* until the reader has mapped it */
+    struct tb__mapped gates_mapped; /* with our GPU; order mutex */
+    uint64_t last_gated;            /* newest frame whose gate a stream of ours writes; the same */
+    struct tb__a32 gone; /* 1: detached, but still in the writers' set for want of memory */
     struct tb__a64 dead_since_ns; /* when a writer first saw its life word marked; 0: alive */
 };
 
@@ -38,6 +47,7 @@ struct tb__page_set {
     uint32_t count;
     uint32_t every_count;
     uint32_t reader_count; /* without the owner's own attachments */
+    uint32_t gated_count;  /* readers that order themselves on a GPU */
     struct tb__page_ref {
         struct tb__page_shm *shm;
         struct tb__attached *who;
@@ -66,6 +76,15 @@ struct tb_pool {
     uint8_t uid[16];
     int segment_fd;
     char *export_path; /* of a DORADMA export, to unlink; or NULL */
+    struct tb__device_share
+        *device;   /* a GPU's memory with the slots; NULL: they are in the segment */
+    int device_fd; /* names it to readers; or -1 */
+    pthread_mutex_t map_mutex;
+    struct tb__mapped mapped; /* host slots, once a GPU copies from or to them; map_mutex */
+    struct tb__a64
+        stream_slice_ns;          /* claim.c: how long writers sleep when streams hold the slots */
+    struct tb__a32 stream_claims; /* slots that were claimed since the last such sleep */
+    _Atomic(struct tb__order *) order; /* frames that GPUs work on; NULL until there is one */
     struct tb__segment segment;
     tb_tensor proto; /* data NULL */
     size_t proto_bytes;
@@ -93,10 +112,18 @@ struct tb_pool {
     /* Generation that a slot was last found leased with: that one is looked for before it is
      * marked, so that a held frame is marked once at most. Writers' guess, never relied upon. */
     struct tb__a64 found_held[TB_MAX_SLOTS];
+    /* Generation that a GPU did not finish, while readers' streams may still have it; 0: none. */
+    struct tb__a64 given_up[TB_MAX_SLOTS];
     tb_loan *loans; /* one per slot */
 };
 
 /* ---- reader's side ---- */
+
+enum tb__frame_use {
+    TB__FRAME_IDLE = 0,
+    TB__FRAME_HELD = 1,
+    TB__FRAME_ON_STREAM = 2, /* released: a stream clears the entry */
+};
 
 struct tb_frame {
     tb_reader *reader;
@@ -104,8 +131,9 @@ struct tb_frame {
     uint32_t slot;
     uint64_t generation;
     uint64_t missed;
-    struct tb__a32 busy;   /* the struct and its entry are in use */
-    struct tb__a32 thread; /* that acquired it; set before the entry is */
+    struct tb__a32 busy;     /* enum tb__frame_use: the struct and its entry are in use */
+    struct tb__a32 thread;   /* that acquired it; set before the entry is */
+    struct tb__a64 complete; /* newest generation that a look at its gate found complete */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
 };
@@ -123,9 +151,16 @@ struct tb_reader {
     uint32_t max_leases;
     uint32_t ack;
     int64_t spin_ns;
-    struct tb__a64 gone_since_ns; /* when the owner was first seen dead */
-    _Atomic int poke_fd;          /* its end of a wake-up socket, or -1 */
-    tb_frame *frames;             /* max_leases */
+    struct tb__a64 gone_since_ns;    /* when the owner was first seen dead */
+    _Atomic int poke_fd;             /* its end of a wake-up socket, or -1 */
+    tb_frame *frames;                /* max_leases */
+    tb_device wanted_device;         /* to map a GPU's pool on; 0: where it is */
+    struct tb__device_share *device; /* a GPU's memory with the slots; or NULL */
+    struct tb__gates_shm *gates;     /* it orders itself on a GPU; or NULL */
+    pthread_mutex_t map_mutex;       /* the next three */
+    struct tb__mapped gates_mapped;
+    struct tb__mapped page_mapped;
+    struct tb__mapped segment_mapped;
     /* Attachments that tb_frame_open() keeps; bus mutex. */
     uint32_t cached;
     uint32_t cache_users;
@@ -159,13 +194,10 @@ struct tb__pool_layer {
     _Atomic(struct tb__lifeline *) runner; /* told about pools; NULL without a runner */
     pthread_mutex_t runner_mutex;          /* looking for it; never taken by the service thread */
     int runner_looked_up;
-    int closing; /* nobody attaches any more; bus mutex */
-    /* poke.c: the thread that watches owners for event loops. */
-    pthread_mutex_t watch_mutex; /* starting it; never taken by the service thread */
-    pthread_t watch_thread;
-    int watch_started;
-    _Atomic int watch_quit;
-    struct tb__a32 watch_changes; /* it sleeps on this word */
+    int closing;     /* nobody attaches any more; bus mutex */
+    int readers_end; /* the bus closes: readers go, whatever streams still do; closing thread */
+    struct tb__watch watch;
+    _Atomic int stream_ordered; /* frames are opened by handle before GPUs have finished them */
 };
 
 struct tb__pool_layer *tb__pool_layer_of(const tb_bus *bus);
@@ -184,6 +216,8 @@ int tb__attach(tb_pool *pool, struct tb__lifeline *line, uint32_t request,
 void tb__detach(tb_pool *pool, struct tb__attached *who);
 void tb__detach_all(tb_pool *pool);
 void tb__attached_reclaim(tb_pool *pool);
+/* Those whose gates our GPU has: as reclaim, on a thread that may call the driver. */
+void tb__attached_reclaim_gated(tb_pool *pool);
 /* Any thread: set every page's state and wake every reader. */
 void tb__pages_tell(tb_pool *pool, enum tb__page_state state);
 
@@ -204,6 +238,8 @@ static inline void tb__pages_leave(tb_pool *pool)
 /* wake.c: ring a reader that armed itself. Returns wake-ups made by system call. */
 uint32_t tb__wake_armed(const struct tb__page_ref *ref);
 void tb__wake_all(tb_pool *pool);
+void tb__wake_cpu_readers(
+    tb_pool *pool); /* those that order themselves on a GPU were woken before */
 
 /* claim.c */
 tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot);
@@ -222,6 +258,14 @@ int tb__holders_only_self(tb_pool *pool);
 /* loan.c */
 tb_status tb__pool_fail_freed(const tb_pool *pool);
 void tb__loan_discard(tb_pool *pool, uint32_t slot);
+/* The steps of publishing: the record; the next generation; and moving the head over it once its
+ * frame is complete, or given up. */
+tb_status tb__loan_bytes(const tb_loan *loan, size_t *out);
+void tb__loan_record(const tb_loan *loan, uint64_t bytes, uint64_t stamp_ns);
+uint64_t tb__generation_reserve(tb_pool *pool);
+void tb__head_advance(tb_pool *pool, uint64_t g);
+void tb__loan_end(tb_loan *loan); /* published: the slot is no writer's any more */
+void tb__handle_fill(const tb_pool *pool, uint32_t slot, uint64_t g, tb_handle *out);
 
 /* memory.c */
 tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
@@ -252,13 +296,22 @@ tb_status tb__frame_fill(tb_frame *frame);
 #define TB__HANDLE_PATIENCE_NS INT64_C(500000000)
 enum tb__lease_result tb__frame_lease(tb_frame *frame, uint32_t slot, uint64_t g,
                                       int64_t patience_ns);
+/* Where a frame's bytes lie. */
+static inline uint8_t *tb__slot_data(const struct tb__segment *segment,
+                                     const struct tb__device_share *device, uint32_t slot)
+{
+    return device == NULL ? tb__segment_slot(segment, slot)
+                          : tb__device_data(device) + (uint64_t)slot * segment->view.slot_stride;
+}
+static inline tb_lane tb__reader_lane(const tb_reader *reader)
+{
+    (void)reader; /* mapped, in host memory or on its GPU */
+    return TB_LANE_DIRECT;
+}
 tb_frame *tb__frame_reserve(tb_reader *reader);
 void tb__frame_unreserve(tb_frame *frame);
 
-/* poke.c: a reader with a wake-up descriptor came or goes; the end of the thread. */
-void tb__watch_changed(struct tb__pool_layer *layer);
-void tb__watch_stop(struct tb__pool_layer *layer);
-/* Close a wake-up descriptor, unless it is -1; nobody else uses it any more. */
+/* poke.c: close a wake-up descriptor, unless it is -1; nobody else uses it any more. */
 void tb__poke_close(_Atomic int *fd);
 
 #endif

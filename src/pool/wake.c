@@ -22,7 +22,7 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref)
     return calls;
 }
 
-void tb__wake_all(tb_pool *pool)
+static void wake(tb_pool *pool, int gated)
 {
     /* Pairs with the reader's fence between arming and its last look; also before the list is
      * loaded: a reader that joined and armed since is then on it. */
@@ -30,7 +30,8 @@ void tb__wake_all(tb_pool *pool)
     const struct tb__page_set *set = tb__pages_enter(pool);
     uint32_t calls = 0;
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0)) {
+        if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0) &&
+            (gated || set->refs[i].who->gates == NULL)) {
             calls += tb__wake_armed(&set->refs[i]);
         }
     }
@@ -38,6 +39,16 @@ void tb__wake_all(tb_pool *pool)
     if (calls != 0) {
         tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
     }
+}
+
+void tb__wake_all(tb_pool *pool)
+{
+    wake(pool, 1);
+}
+
+void tb__wake_cpu_readers(tb_pool *pool)
+{
+    wake(pool, 0);
 }
 
 void tb__pages_tell(tb_pool *pool, enum tb__page_state state)

@@ -1,4 +1,5 @@
 /* Writing by copy: for data that already lies elsewhere. */
+#include "pool/write.h"
 #include "base/copy.h"
 #include "pool/state.h"
 #include "pool/support.h"
@@ -39,8 +40,7 @@ static tb_status check_varying(const tb_pool *pool, const tb_tensor *tensor, siz
     return TB_OK;
 }
 
-/* Whether a source can be copied into a slot of the pool, and its size. */
-static tb_status check_source(const tb_pool *pool, const tb_tensor *tensor, size_t *bytes)
+tb_status tb__write_check(const tb_pool *pool, const tb_tensor *tensor, size_t *bytes)
 {
     if (pool->require_zero_copy) {
         return TB__FAIL(TB_E_UNSUPPORTED,
@@ -48,9 +48,11 @@ static tb_status check_source(const tb_pool *pool, const tb_tensor *tensor, size
                         pool->name);
     }
     TB__TRY(tb_tensor_bytes(tensor, bytes));
-    if (tensor->device != TB_CPU) {
-        return TB__FAIL(TB_E_UNSUPPORTED, "pool `%s`: the source is on device 0x%x", pool->name,
-                        (unsigned)tensor->device);
+    if (tensor->device != TB_CPU && !TB_IS_CUDA(tensor->device)) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "pool `%s`: the source is on device 0x%x: TB_CPU and TB_CUDA(n) are "
+                        "possible",
+                        pool->name, (unsigned)tensor->device);
     }
     if (tensor->data == NULL && *bytes > 0) {
         return TB__FAIL(TB_E_INVALID, "pool `%s`: the source of %zu bytes is NULL", pool->name,
@@ -62,6 +64,9 @@ static tb_status check_source(const tb_pool *pool, const tb_tensor *tensor, size
 static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
 {
     const tb_pool *pool = loan->pool;
+    if (pool->device != NULL || tensor->device != TB_CPU) {
+        return tb__write_device(loan, tensor, bytes);
+    }
     if (pool->varying) {
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
@@ -82,7 +87,7 @@ tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor)
     }
     TB__TRY(tb__bus_check(loan->pool->bus));
     size_t bytes;
-    TB__TRY(check_source(loan->pool, tensor, &bytes));
+    TB__TRY(tb__write_check(loan->pool, tensor, &bytes));
     return copy_in(loan, tensor, bytes);
 }
 
@@ -93,7 +98,7 @@ tb_status tb_pool_check(tb_pool *pool, const tb_tensor *tensor)
     }
     TB__TRY(tb__bus_check(pool->bus));
     size_t bytes;
-    return check_source(pool, tensor, &bytes);
+    return tb__write_check(pool, tensor, &bytes);
 }
 
 tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_ns, tb_handle *out)
@@ -103,7 +108,7 @@ tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tensor, int64_t timeout_
     }
     TB__TRY(tb__bus_check(pool->bus));
     size_t bytes;
-    TB__TRY(check_source(pool, tensor, &bytes));
+    TB__TRY(tb__write_check(pool, tensor, &bytes));
     tb_loan *loan;
     TB__TRY(tb_pool_loan(pool, timeout_ns, &loan));
     tb_status status = copy_in(loan, tensor, bytes);

@@ -50,7 +50,9 @@ static tb_status spec_json(const struct tb__doradma_spec *spec, char *buffer, si
                            size_t *out_bytes)
 {
     tb_tensor tensor = {.dtype = spec->dtype, .ndim = spec->ndim};
-    struct tb__doradma_json json = {.ndim = spec->ndim, .pinned_type = "cpu"};
+    int on_device = (spec->flags & TB__GEOMETRY_DEVICE) != 0;
+    struct tb__doradma_json json = {.ndim = spec->ndim};
+    memcpy(json.pinned_type, on_device ? "cuda" : "cpu", on_device ? 5 : 4);
     size_t bytes;
     memcpy(tensor.shape, spec->shape, sizeof tensor.shape);
     memcpy(json.shape, spec->shape, sizeof json.shape);
@@ -89,6 +91,12 @@ static tb_status check_spec(const struct tb__doradma_spec *spec)
     if ((spec->flags & TB__GEOMETRY_LIVE) != 0 && spec->slots != 1) {
         return TB__FAIL(TB_E_INVALID, "a live pool has one slot, not %u", spec->slots);
     }
+    int on_device = (spec->flags & TB__GEOMETRY_DEVICE) != 0;
+    if (on_device != (spec->device_kind != TB__PLACE_SEGMENT) ||
+        spec->device_kind > TB__PLACE_MAPPED) {
+        return TB__FAIL(TB_E_INVALID, "device kind %u with geometry flags 0x%x", spec->device_kind,
+                        spec->flags);
+    }
     if (half != spec->creator) {
         return TB__FAIL(TB_E_INVALID,
                         "pool uid begins with %016" PRIx64 ", not its owner's %016" PRIx64, half,
@@ -121,6 +129,9 @@ static tb_status lay_out(const struct tb__doradma_spec *spec, uint64_t json_byte
         return TB__FAIL(TB_E_LIMIT, "%u slots of %" PRIu64 " bytes: the size overflows",
                         spec->slots, spec->slot_bytes);
     }
+    if (spec->flags & TB__GEOMETRY_DEVICE) {
+        layout.segment_bytes = layout.data_offset;
+    }
     *out = layout;
     return TB_OK;
 }
@@ -145,6 +156,7 @@ tb_status tb__doradma_init(void *segment, const struct tb__doradma_spec *spec)
     struct tb__doradma_header header = {
         .json_len = json_bytes,
         .data_offset = layout.data_offset,
+        .ipc_flag = spec->device_kind == TB__PLACE_IPC,
         /* See doradma.h. 0: never written. 1, odd: nothing that a foreign reader may read. */
         .write_gen = spec->slots == 1 && (spec->flags & TB__GEOMETRY_EXPORT) == 0 ? 0 : 1,
         .version = TB__GEOMETRY_VERSION,
@@ -162,7 +174,11 @@ tb_status tb__doradma_init(void *segment, const struct tb__doradma_spec *spec)
         .ndim = spec->ndim,
         .max_leases = spec->max_leases,
         .record_bytes = TB__RECORD_BYTES,
+        .device_bytes = spec->device_bytes,
+        .device_kind = spec->device_kind,
     };
+    memcpy(header.ipc_handle, spec->ipc_handle, sizeof header.ipc_handle);
+    memcpy(header.device_uuid, spec->device_uuid, sizeof header.device_uuid);
     memcpy(header.geometry_magic, TB__GEOMETRY_MAGIC, sizeof header.geometry_magic);
     memcpy(header.uid, spec->uid, sizeof header.uid);
     char *base = segment;

@@ -7,7 +7,8 @@
  *            head and up to 7 slots share one
  *   counters 256 bytes
  *   records  256 bytes per slot
- *   data     slots, each of `slot_stride` bytes, page-aligned
+ *   data     slots, each of `slot_stride` bytes, page-aligned; none in a pool of a GPU, whose slots
+ *            lie in the same way in an allocation of its own
  *
  * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that
  * slot's generation (gens word 1 is then unused) and the segment is a complete DORADMA pool. With
@@ -40,7 +41,8 @@
 #define TB__GEOMETRY_VARYING 1u /* shape and strides may differ from frame to frame */
 #define TB__GEOMETRY_EXPORT 2u  /* a /dev/shm file for foreign readers; one slot, not sealed */
 #define TB__GEOMETRY_LIVE 4u    /* one slot, written in place whoever holds it */
-#define TB__GEOMETRY_FLAGS 7u
+#define TB__GEOMETRY_DEVICE 8u  /* the slots lie in a GPU's memory, not behind data_offset */
+#define TB__GEOMETRY_FLAGS 15u
 
 /* All fields are written by the owner before publication and never again, except write_gen. */
 struct tb__doradma_header {
@@ -64,10 +66,13 @@ struct tb__doradma_header {
     uint64_t creator; /* endpoint id of the owner; the first half of uid */
     uint8_t uid[16];
     uint32_t dtype;
-    int32_t ndim;          /* of the first shape, which is in the JSON */
-    uint32_t max_leases;   /* 1 to TB_MAX_LEASES */
-    uint32_t record_bytes; /* TB__RECORD_BYTES */
-    uint8_t reserved[40];  /* 0, ignored */
+    int32_t ndim;            /* of the first shape, which is in the JSON */
+    uint32_t max_leases;     /* 1 to TB_MAX_LEASES */
+    uint32_t record_bytes;   /* TB__RECORD_BYTES */
+    uint8_t device_uuid[16]; /* TB__GEOMETRY_DEVICE: of the GPU; else 0, as the next two */
+    uint64_t device_bytes;   /* of the allocation, at least slot_stride * slot_count */
+    uint32_t device_kind;    /* enum tb__doradma_place: how the allocation travels */
+    uint8_t reserved[12];    /* 0, ignored */
 };
 
 #define TB__HEADER_AT(field, offset)                                                               \
@@ -95,9 +100,20 @@ TB__HEADER_AT(dtype, 200);
 TB__HEADER_AT(ndim, 204);
 TB__HEADER_AT(max_leases, 208);
 TB__HEADER_AT(record_bytes, 212);
-TB__HEADER_AT(reserved, 216);
+TB__HEADER_AT(device_uuid, 216);
+TB__HEADER_AT(device_bytes, 232);
+TB__HEADER_AT(device_kind, 240);
+TB__HEADER_AT(reserved, 244);
 _Static_assert(sizeof(struct tb__doradma_header) == TB__DORADMA_HEADER_BYTES, "header size");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "segments are little-endian in place");
+
+/* Where the slots lie, and how a reader gets at them. */
+enum tb__doradma_place {
+    TB__PLACE_SEGMENT = 0, /* behind data_offset */
+    TB__PLACE_VMM = 1,     /* CUDA virtual memory: a descriptor comes with the segment */
+    TB__PLACE_IPC = 2,     /* the header's ipc_handle */
+    TB__PLACE_MAPPED = 3,  /* host memory that an integrated GPU maps: a descriptor comes */
+};
 
 /* What the owner wants. */
 struct tb__doradma_spec {
@@ -111,6 +127,11 @@ struct tb__doradma_spec {
     int64_t shape[TB_MAX_NDIM];
     uint64_t creator;
     uint8_t uid[16]; /* begins with `creator`, little-endian */
+    /* TB__GEOMETRY_DEVICE; else 0. */
+    uint32_t device_kind;
+    uint64_t device_bytes;
+    uint8_t device_uuid[16];
+    uint8_t ipc_handle[64]; /* TB__PLACE_IPC */
 };
 
 /* Where everything lies. */
@@ -137,7 +158,7 @@ TB_MUST_USE tb_status tb__doradma_init(void *segment, const struct tb__doradma_s
  * limits. */
 struct tb__doradma_view {
     int foreign;     /* 1: a pool of dora's own: one slot, no gens, counters or records */
-    int ipc_present; /* 1, foreign only: the payload is in GPU memory, not in the segment */
+    int ipc_present; /* 1: ipc_handle names the GPU memory in which the payload is */
     uint32_t flags;
     uint32_t slot_count;
     uint32_t policy;
@@ -155,6 +176,9 @@ struct tb__doradma_view {
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
     uint64_t tensor_bytes; /* packed size of dtype and shape; at most slot_bytes */
+    uint32_t device_kind;  /* enum tb__doradma_place; NONE: the slots are in the segment */
+    uint64_t device_bytes;
+    uint8_t device_uuid[16];
     uint8_t ipc_handle[64];
     char pinned_type[32];   /* the receiver's kind of device, "" when missing */
     char sender_shmem[256]; /* a mirror's origin, "" when missing */

@@ -96,8 +96,13 @@ static tb_status check_numbers(const struct tb__doradma_header *header)
     if ((header->flags & ~TB__GEOMETRY_FLAGS) != 0) {
         return corrupt("flags", header->flags, "known bits are", TB__GEOMETRY_FLAGS);
     }
-    if (header->ipc_flag != 0) {
-        return corrupt("ipc_flag", header->ipc_flag, "with our geometry it is", 0);
+    int on_device = (header->flags & TB__GEOMETRY_DEVICE) != 0;
+    if (on_device != (header->device_kind != TB__PLACE_SEGMENT) ||
+        header->device_kind > TB__PLACE_MAPPED) {
+        return corrupt("device_kind", header->device_kind, "the flags are", header->flags);
+    }
+    if (header->ipc_flag != (header->device_kind == TB__PLACE_IPC)) {
+        return corrupt("ipc_flag", header->ipc_flag, "device_kind is", header->device_kind);
     }
     if (header->slot_count < 1 || header->slot_count > TB_MAX_SLOTS) {
         return corrupt("slot_count", header->slot_count, "1 to", TB_MAX_SLOTS);
@@ -178,11 +183,15 @@ static tb_status check_slots(const struct tb__doradma_header *header, uint64_t m
     if (header->slot_bytes > header->slot_stride) {
         return corrupt("slot_bytes", header->slot_bytes, "slot_stride is", header->slot_stride);
     }
+    int on_device = header->device_kind != TB__PLACE_SEGMENT;
+    uint64_t room_bytes =
+        on_device ? header->device_bytes : header->segment_bytes - header->data_offset;
     if (!tb__mul(header->slot_stride, header->slot_count, &slots_bytes) ||
-        slots_bytes > header->segment_bytes - header->data_offset) {
+        slots_bytes > room_bytes) {
         return corrupt("slot_stride", header->slot_stride,
-                       "times slot_count it must fit behind data_offset, in bytes",
-                       header->segment_bytes - header->data_offset);
+                       on_device ? "times slot_count it must fit device_bytes,"
+                                 : "times slot_count it must fit behind data_offset, in bytes",
+                       room_bytes);
     }
     return TB_OK;
 }
@@ -221,6 +230,11 @@ static void fill_own(const struct tb__doradma_header *header, struct tb__doradma
     view->data_offset = header->data_offset;
     view->segment_bytes = header->segment_bytes;
     view->creator = header->creator;
+    view->ipc_present = header->ipc_flag == 1;
+    view->device_kind = header->device_kind;
+    view->device_bytes = header->device_bytes;
+    memcpy(view->device_uuid, header->device_uuid, sizeof view->device_uuid);
+    memcpy(view->ipc_handle, header->ipc_handle, sizeof view->ipc_handle);
     memcpy(view->uid, header->uid, sizeof view->uid);
 }
 

@@ -112,6 +112,32 @@ static inline enum tb__lease_result tb__lease_try(const struct tb__a64 *gen, str
     return tb__lease_look(gen, g, 0);
 }
 
+/* The same for a reader that orders itself on a GPU: it may also lease a frame that is pending, see
+ * slot.h. The owner says that g is pending before anyone is told of g; when the GPU has finished it
+ * writes g into the slot's word and then takes `pending` back; only then may it mark the slot
+ * claimed. So who sees g pending with its entry in place has stored the entry before the mark. */
+static inline enum tb__lease_result tb__lease_look_pending(const struct tb__a64 *pending,
+                                                           const struct tb__a64 *gen, uint64_t g,
+                                                           int owner_gone)
+{
+    /* seq_cst: after the entry was stored, and before the look at the slot's word; pairs with the
+     * owner's store when it takes `pending` back. */
+    return tb__a64_load_seq(pending) == g ? TB__LEASE_HELD : tb__lease_look(gen, g, owner_gone);
+}
+
+static inline enum tb__lease_result tb__lease_try_pending(const struct tb__a64 *pending,
+                                                          const struct tb__a64 *gen,
+                                                          struct tb__a64 *entry, uint64_t g)
+{
+    /* Pairs with the owner's release store of `pending`: the record of g is visible. */
+    if (tb__a64_load_acquire(pending) != g) {
+        return tb__lease_try(gen, entry, g);
+    }
+    /* seq_cst: store the claim before looking again. */
+    tb__a64_store_seq(entry, g);
+    return tb__lease_look_pending(pending, gen, g, 0);
+}
+
 /* Reader: note that entries up to `index` may be in use, before the first is. */
 static inline void tb__lease_note_entry(struct tb__page_shm *page, uint32_t index)
 {

@@ -47,11 +47,12 @@ struct tb__page_shm {
     struct tb__a32 state;      /* enum tb__page_state */
     uint8_t pad4[48];          /* written 0 */
     /* Line 3: counters of the reader, for tools. */
-    struct tb__a64 frames; /* returned to the user */
-    struct tb__a64 missed; /* overwritten before the reader came to them */
-    struct tb__a64 stale;  /* handles that came too late */
-    struct tb__a64 waits;  /* calls that slept */
-    uint8_t pad5[32];      /* written 0 */
+    struct tb__a64 frames;     /* returned to the user */
+    struct tb__a64 missed;     /* overwritten before the reader came to them */
+    struct tb__a64 stale;      /* handles that came too late */
+    struct tb__a64 waits;      /* calls that slept */
+    struct tb__a64 incomplete; /* frames that a GPU had not finished when they were released */
+    uint8_t pad5[24];          /* written 0 */
     /* Lines 4 to 11: entries beyond the near ones, for readers with max_leases above 4. */
     struct tb__a64 far_entries[TB__MAX_ENTRIES - TB__NEAR_ENTRIES];
     uint8_t pad6[32]; /* written 0 */

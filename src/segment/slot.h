@@ -16,12 +16,17 @@ struct tb__record_shm {
     struct tb__a32 strided;  /* 1: strides have meaning; 0: row-major */
     struct tb__a32 copies;   /* of the payload before it was published */
     struct tb__a32 lane;     /* tb_lane */
-    uint8_t pad0[32];        /* written 0 */
+    /* Generation that a GPU is working on: enqueued, not finished; 0: none. The slot's own word
+     * says "being written" meanwhile. Only readers that order themselves on a GPU may lease it. */
+    struct tb__a64 pending;
+    struct tb__a64 failed; /* newest generation that a GPU did not finish */
+    uint8_t pad0[16];      /* written 0 */
     struct tb__a64 shape[TB_MAX_NDIM];
     struct tb__a64 strides[TB_MAX_NDIM];
     uint8_t pad1[64]; /* written 0 */
 };
 _Static_assert(__builtin_offsetof(struct tb__record_shm, ndim) == 16, "record: ndim");
+_Static_assert(__builtin_offsetof(struct tb__record_shm, pending) == 32, "record: pending");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, shape) == 64, "record: shape");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, strides) == 128, "record: strides");
 _Static_assert(sizeof(struct tb__record_shm) == TB__RECORD_BYTES, "record size");
@@ -41,7 +46,9 @@ struct tb__counters_shm {
     struct tb__a64 freed;         /* 1: the pool was freed */
     struct tb__a64 lane;          /* tb_lane of its frames */
     struct tb__a64 registered_ns; /* CLOCK_MONOTONIC */
-    uint8_t pad[TB__COUNTERS_BYTES - 13 * 8]; /* written 0 */
+    struct tb__a64 issued;     /* generation of the newest frame, enqueued on a GPU ones included */
+    struct tb__a64 incomplete; /* frames that a GPU did not finish */
+    uint8_t pad[TB__COUNTERS_BYTES - 15 * 8]; /* written 0 */
 };
 _Static_assert(sizeof(struct tb__counters_shm) == TB__COUNTERS_BYTES, "counters size");
 

@@ -24,9 +24,9 @@ enum tb__wire_type {
     TB__MSG_GOODBYE = 5, /* the sender closes its bus in good order */
     TB__MSG_CANCEL = 6,  /* the caller of request N has given up */
 
-    TB__MSG_POOL_OPEN = 16,    /* tb__pool_open_wire */
-    TB__MSG_POOL = 17,         /* reply: tb__pool_wire, data segment, page */
-    TB__MSG_POOL_MAPPED = 18,  /* tb__reader_wire: the page is mapped, seal it */
+    TB__MSG_POOL_OPEN = 16,   /* tb__pool_open_wire */
+    TB__MSG_POOL = 17,        /* reply: tb__pool_wire, data segment, page, and what its flags say */
+    TB__MSG_POOL_MAPPED = 18, /* tb__reader_wire: the page is mapped, seal it */
     TB__MSG_READER_CLOSE = 19, /* tb__reader_wire */
     TB__MSG_POOL_FREE = 20,    /* tb__pool_open_wire */
     TB__MSG_READER_FD = 21,    /* tb__reader_wire, one end of a socket pair */
@@ -90,7 +90,8 @@ struct tb__name_wire {
 #define TB__OPEN_EVERY 8u
 #define TB__OPEN_ACK 16u
 #define TB__OPEN_START_NEXT 32u
-#define TB__OPEN_KNOWN_FLAGS 63u
+#define TB__OPEN_GATED 64u /* orders itself on a GPU: wants gates */
+#define TB__OPEN_KNOWN_FLAGS 127u
 
 struct tb__pool_open_wire {
     uint32_t flags;
@@ -100,8 +101,10 @@ struct tb__pool_open_wire {
 };
 _Static_assert(sizeof(struct tb__pool_open_wire) == 96, "pool open");
 
-#define TB__POOL_DRY 1u      /* readers' leases could hold all slots */
-#define TB__POOL_EXPORTED 2u /* the segment is an unsealed file for foreign readers */
+#define TB__POOL_DRY 1u       /* readers' leases could hold all slots */
+#define TB__POOL_EXPORTED 2u  /* the segment is an unsealed file for foreign readers */
+#define TB__POOL_GATED 4u     /* behind the page comes the descriptor of the gates */
+#define TB__POOL_DEVICE_FD 8u /* the last descriptor names the GPU's allocation */
 
 struct tb__pool_wire {
     uint8_t uid[16];

@@ -1,0 +1,190 @@
+/* Copies that a GPU makes: into slots, out of frames, and between any two tensors. Users' threads.
+ */
+#define TB_LOG_TOPIC "pool"
+#include <tensorbus/cuda.h>
+
+#include "base/copy.h"
+#include "base/log.h"
+#include "cuda/copy_tensor.h"
+#include "cuda/order.h"
+#include "pool/order.h"
+#include "pool/support.h"
+#include "pool/write.h"
+
+/* ---- host memory of ours that a GPU copies from and to: registered once ---- */
+
+tb_status tb__pool_pin(tb_pool *pool, const struct tb__gpu *gpu)
+{
+    if (gpu == NULL) {
+        TB__TRY(tb__cuda_need());
+        TB__TRY(tb__gpu_current(&gpu));
+    }
+    pthread_mutex_lock(&pool->map_mutex);
+    tb_status status = tb__mapped_get(&pool->mapped, gpu, pool->segment.data,
+                                      pool->segment.view.slot_stride * (uint64_t)pool->slots, 0);
+    pthread_mutex_unlock(&pool->map_mutex);
+    return status;
+}
+
+static tb_status pin_reader(tb_reader *reader, const struct tb__gpu *gpu)
+{
+    const struct tb__doradma_view *view = &reader->segment.view;
+    pthread_mutex_lock(&reader->map_mutex);
+    tb_status status = tb__mapped_get(&reader->segment_mapped, gpu, reader->segment.data,
+                                      view->slot_stride * (uint64_t)view->slot_count, 1);
+    pthread_mutex_unlock(&reader->map_mutex);
+    return status;
+}
+
+/* Page locking is a matter of speed: where it is not to be had, the copy goes through memory that
+ * is locked. */
+static void pin_if_possible(tb_status status)
+{
+    if (status != TB_OK) {
+        tb_log_info("copies of a GPU go through a staging buffer: %s", tb_last_error_text());
+    }
+}
+
+/* In the order of the default stream, as the driver's own copies that wait; and wait. */
+static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
+{
+    const struct tb__gpu *gpu;
+    TB__TRY(tb__gpu_copy_tensor(destination, source, NULL, NULL));
+    if (destination->device == TB_CPU && source->device == TB_CPU) {
+        return TB_OK;
+    }
+    TB__TRY(
+        tb__gpu_of_device(source->device != TB_CPU ? source->device : destination->device, &gpu));
+    return tb__stream_synchronize(NULL, gpu);
+}
+
+/* ---- writing ---- */
+
+/* Enqueue the copy of a tensor into a loan whose shape it has. */
+static tb_status enqueue_copy(tb_loan *loan, const tb_tensor *tensor, size_t bytes,
+                              tb_cuda_stream stream)
+{
+    tb_pool *pool = loan->pool;
+    if (pool->varying) {
+        TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
+    }
+    if (pool->device == NULL && tensor->device != TB_CPU) {
+        const struct tb__gpu *gpu;
+        TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
+        pin_if_possible(tb__pool_pin(pool, gpu));
+    }
+    TB__TRY(tb__gpu_copy_tensor(&loan->tensor, tensor, (tb__stream)stream, NULL));
+    tb__loan_count_copy(loan, bytes);
+    return TB_OK;
+}
+
+tb_status tb__write_device(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
+{
+    tb_pool *pool = loan->pool;
+    if (pool->varying) {
+        TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
+    }
+    if (pool->device == NULL) {
+        const struct tb__gpu *gpu;
+        TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
+        pin_if_possible(tb__pool_pin(pool, gpu));
+    }
+    TB__TRY(copy_now(&loan->tensor, tensor));
+    tb__loan_count_copy(loan, bytes);
+    return TB_OK;
+}
+
+tb_status tb_pool_write_on(tb_pool *pool, const tb_tensor *tensor, tb_cuda_stream stream,
+                           int64_t timeout_ns, tb_handle *out)
+{
+    if (pool == NULL || tensor == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", pool == NULL ? "pool" : "tensor");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    size_t bytes;
+    TB__TRY(tb__write_check(pool, tensor, &bytes));
+    TB__TRY(tb__cuda_need());
+    tb_loan *loan;
+    TB__TRY(tb_pool_loan(pool, timeout_ns, &loan));
+    tb_status status = enqueue_copy(loan, tensor, bytes, stream);
+    if (status != TB_OK) {
+        tb_loan_cancel(loan);
+        return status;
+    }
+    return tb_loan_publish_on(loan, stream, out);
+}
+
+/* ---- reading ---- */
+
+static tb_status check_destination(const tb_frame *frame, const tb_tensor *destination)
+{
+    const tb_tensor *source = &frame->tensor;
+    int same = destination->dtype == source->dtype && destination->ndim == source->ndim;
+    for (int32_t i = 0; same && i < source->ndim; i++) {
+        same = destination->shape[i] == source->shape[i];
+    }
+    if (same) {
+        return TB_OK;
+    }
+    char given[160];
+    char wanted[160];
+    return TB__FAIL(TB_E_MISMATCH, "a frame of pool `%s` is %s, it does not fit %s",
+                    frame->reader->name, tb_tensor_describe(source, wanted, sizeof wanted),
+                    tb_tensor_describe(destination, given, sizeof given));
+}
+
+tb_status tb_frame_copy_on(tb_frame *frame, const tb_tensor *destination, tb_cuda_stream stream)
+{
+    if (frame == NULL || destination == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", frame == NULL ? "frame" : "destination");
+    }
+    TB__TRY(tb__bus_check(frame->reader->bus));
+    TB__TRY(check_destination(frame, destination));
+    TB__TRY(tb__cuda_need());
+    TB__TRY(tb_frame_wait_on(frame, stream));
+    if (frame->reader->device == NULL && destination->device != TB_CPU) {
+        const struct tb__gpu *gpu;
+        TB__TRY(tb__gpu_of_device(destination->device, &gpu));
+        pin_if_possible(pin_reader(frame->reader, gpu));
+    }
+    return tb__gpu_copy_tensor(destination, &frame->tensor, (tb__stream)stream, NULL);
+}
+
+/* ---- any two tensors ---- */
+
+static tb_status check_pair(const tb_tensor *destination, const tb_tensor *source)
+{
+    size_t a;
+    size_t b;
+    if (destination == NULL || source == NULL) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL", source == NULL ? "source" : "destination");
+    }
+    TB__TRY(tb_tensor_bytes(destination, &a));
+    TB__TRY(tb_tensor_bytes(source, &b));
+    int same = destination->dtype == source->dtype && destination->ndim == source->ndim;
+    for (int32_t i = 0; same && i < source->ndim; i++) {
+        same = destination->shape[i] == source->shape[i];
+    }
+    char given[160];
+    char wanted[160];
+    return same ? TB_OK
+                : TB__FAIL(TB_E_MISMATCH, "%s does not fit %s",
+                           tb_tensor_describe(source, given, sizeof given),
+                           tb_tensor_describe(destination, wanted, sizeof wanted));
+}
+
+tb_status tb_copy_on(const tb_tensor *destination, const tb_tensor *source, tb_cuda_stream stream)
+{
+    TB__TRY(check_pair(destination, source));
+    TB__TRY(tb__cuda_need());
+    return tb__gpu_copy_tensor(destination, source, (tb__stream)stream, NULL);
+}
+
+tb_status tb_copy(const tb_tensor *destination, const tb_tensor *source)
+{
+    TB__TRY(check_pair(destination, source));
+    if (destination->device != TB_CPU || source->device != TB_CPU) {
+        TB__TRY(tb__cuda_need());
+    }
+    return copy_now(destination, source);
+}
