@@ -124,6 +124,9 @@ unsigned harness_memfd_count(void);         /* memfd mappings of this process */
 /* Call in a test that leaves sockets behind on purpose without child_kill(). */
 void harness_allow_sockets(void);
 
+/* Call in a process that opens a GPU's driver: its descriptors and threads stay until the end. */
+void harness_allow_driver(void);
+
 /* Bytes of files in the runtime directory tree, and how many sockets it holds. */
 unsigned harness_socket_count(void);
 

@@ -19,6 +19,7 @@ struct words {
 struct CUevent_st {
     struct CUevent_st *next;
     struct words *words;
+    struct fake_context *context; /* whose failures it tells of */
     int fd;
     unsigned flags;
     int destroyed;
@@ -41,25 +42,27 @@ static uint64_t load(const uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
+/* A broken context is told by everything that belongs to it. */
 static int event_check(tb__event event)
 {
     for (struct CUevent_st *at = events; at != NULL; at = at->next) {
         if (at == event) {
-            return 0;
+            return at->context != NULL ? at->context->broken : 0;
         }
     }
     return TB__CUDA_INVALID_HANDLE;
 }
 
 /* Takes the descriptor. */
-static struct CUevent_st *event_make(int fd, unsigned flags)
+static struct CUevent_st *event_make(int fd, unsigned flags, struct fake_context *context)
 {
     void *words = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     struct CUevent_st *event = calloc(1, sizeof *event);
     if (words == MAP_FAILED || event == NULL) {
         abort();
     }
-    *event = (struct CUevent_st){.next = events, .words = words, .fd = fd, .flags = flags};
+    *event = (struct CUevent_st){
+        .next = events, .words = words, .context = context, .fd = fd, .flags = flags};
     events = event;
     return event;
 }
@@ -93,7 +96,7 @@ FAKE_API int cuEventCreate(tb__event *out, unsigned flags)
     if (fd < 0 || ftruncate(fd, PAGE) != 0) {
         abort();
     }
-    *out = event_make(fd, flags);
+    *out = event_make(fd, flags, context);
     (*out)->words->magic = EVENT_MAGIC;
     return fake_unlock(0);
 }
@@ -105,12 +108,12 @@ FAKE_API int cuEventDestroy_v2(tb__event event)
         return code;
     }
     fake_lock();
-    if (event_check(event) != 0) {
-        return fake_unlock(TB__CUDA_INVALID_HANDLE);
-    }
     struct CUevent_st **at = &events;
-    while (*at != event) {
+    while (*at != NULL && *at != event) {
         at = &(*at)->next;
+    }
+    if (*at == NULL) {
+        return fake_unlock(TB__CUDA_INVALID_HANDLE);
     }
     *at = event->next;
     event->destroyed = 1;
@@ -198,7 +201,6 @@ FAKE_API int cuEventQuery(tb__event event)
 FAKE_API int cuEventSynchronize(tb__event event)
 {
     ENTER("cuEventSynchronize");
-    struct fake_context *context = NULL;
     fake_lock();
     int code = event_check(event);
     uint64_t until = code == 0 ? load(&event->words->recorded) : 0;
@@ -206,8 +208,7 @@ FAKE_API int cuEventSynchronize(tb__event event)
         fake_unlock(0);
         usleep(20);
         fake_lock();
-        code = fake_context_check(&context);
-        code = code == TB__CUDA_INVALID_CONTEXT ? 0 : code;
+        code = event_check(event);
     }
     return fake_unlock(code);
 }
@@ -243,7 +244,7 @@ FAKE_API int cuIpcOpenEventHandle(tb__event *out, struct tb__ipc_handle handle)
         code = TB__CUDA_INVALID_VALUE;
     }
     if (code == 0) {
-        *out = event_make(fd, TB__EVENT_INTERPROCESS | TB__EVENT_DISABLE_TIMING);
+        *out = event_make(fd, TB__EVENT_INTERPROCESS | TB__EVENT_DISABLE_TIMING, context);
     }
     return fake_unlock(code);
 }

@@ -1,0 +1,533 @@
+/* Streams and driver calls that fail: G02, G03, G12. Only the fake driver fails on demand. */
+#include "gpu/gpu_roles.h"
+
+#define WORDS ((int64_t)1 << 16)
+
+static void *host_words(uint32_t value)
+{
+    uint32_t *words = malloc(WORDS * sizeof *words);
+    for (int64_t i = 0; i < WORDS; i++) {
+        words[i] = value;
+    }
+    return words;
+}
+
+static tb_tensor host_tensor(void *words, int64_t count)
+{
+    return (tb_tensor){
+        .data = words, .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {count}};
+}
+
+/* ------------------------------------------------------------------ a stream that fails */
+
+static void check_healthy(struct producer *producer, struct consumer *consumer, tb_reader *plain,
+                          uint32_t value)
+{
+    tb_frame *frame;
+    producer_must(producer, DO_PUBLISH, 1, value);
+    CHECK_OK(tb_reader_newest(consumer->reader, TB_SECONDS(5), &frame));
+    consumer_use(consumer, frame);
+    consumer_saw(consumer, value);
+    CHECK_OK(tb_reader_newest(plain, TB_SECONDS(5), &frame));
+    gpu_check(tb_frame_tensor(frame), value);
+    tb_frame_release(frame);
+}
+
+/* The context of the producer's stream breaks while two of its frames are pending, one of which a
+ * reader holds, and waits for. */
+static void pending_frames_of_a_stream_that_fails_are_incomplete(void)
+{
+    struct producer producer = {.slots = 5};
+    struct consumer consumer;
+    tb_frame *frame;
+    gpu_need_fake();
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    tb_reader *plain = gpu_open_reader(consumer.bus, "producer/frames", 0);
+    producer_must(&producer, DO_BRAKE, 0, 0);
+    producer_must(&producer, DO_PUBLISH, 0, 1);
+    producer_must(&producer, DO_PUBLISH, 0, 2);
+    frame = consumer_next(&consumer, 1);
+    CHECK_OK(tb_frame_wait_on(frame, consumer.stream));
+    tb_frame *second = consumer_next(&consumer, 2);
+    CHECK_STATUS(tb_frame_poll(second), TB_AGAIN);
+    producer_must(&producer, DO_BREAK, 0, TB__CUDA_LAUNCH_FAILED);
+    CHECK_WITHIN_MS(gpu_is_idle(consumer.stream) == 1, 2000);
+    CHECK_STATUS(tb_frame_poll(frame), TB_E_INCOMPLETE);
+    CHECK_HAS(tb_last_error_text(), "its producer's stream failed before the GPU had finished it");
+    CHECK_STATUS(tb_frame_release_on(frame, consumer.stream), TB_E_INCOMPLETE);
+    CHECK_WITHIN_MS(tb_frame_poll(second) == TB_E_INCOMPLETE, 2000);
+    tb_frame_release(second);
+    CHECK_LE(2, harness_log_count("its stream failed: cuEventQuery"));
+    /* A frame on a healthy stream goes through, and the failed ones are in nobody's way. */
+    producer_must(&producer, DO_BREAK, 0, 0);
+    producer_must(&producer, DO_RELEASE, 0, 0);
+    check_healthy(&producer, &consumer, plain, 3);
+    for (uint32_t n = 4; n <= 12; n++) { /* every slot is used again */
+        check_healthy(&producer, &consumer, plain, n);
+    }
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
+/* Released before it failed: counted when the lease is used again. */
+static void a_frame_that_fails_after_its_release_is_counted(void)
+{
+    struct producer producer = {.slots = 6};
+    struct consumer consumer;
+    gpu_need_fake();
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    tb_reader *plain = gpu_open_reader(consumer.bus, "producer/frames", 0);
+    producer_must(&producer, DO_BRAKE, 0, 0);
+    producer_must(&producer, DO_PUBLISH, 0, 1);
+    consumer_use(&consumer, consumer_next(&consumer, 1));
+    producer_must(&producer, DO_BREAK, 0, TB__CUDA_ILLEGAL_ADDRESS);
+    CHECK_WITHIN_MS(gpu_is_idle(consumer.stream) == 1, 2000);
+    producer_must(&producer, DO_BREAK, 0, 0);
+    producer_must(&producer, DO_RELEASE, 0, 0);
+    for (uint32_t n = 2; n <= 6; n++) {
+        check_healthy(&producer, &consumer, plain, n);
+    }
+    CHECK_EQ(gpu_reader_stats(consumer.reader).incomplete, 1);
+    CHECK_EQ(gpu_reader_stats(plain).incomplete, 0);
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
+/* A context beside the device's own, in which the program makes its stream: it alone breaks. */
+static void a_stream_of_a_context_of_its_own_that_fails(void)
+{
+    int (*create)(tb__context * out, unsigned flags, int device);
+    int (*destroy)(tb__context context);
+    tb__context context;
+    struct gpu_brake brake;
+    gpu_need_fake();
+    const struct tb__gpu *gpu = gpu_begin();
+    gpu_brake_init(&brake);
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    create = (__typeof__(create))dlsym(library, "cuCtxCreate_v2");
+    destroy = (__typeof__(destroy))dlsym(library, "cuCtxDestroy_v2");
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 2);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
+    tb_cuda_stream own = gpu_stream();
+    tb_cuda_stream waiting = gpu_stream();
+    tb_frame *frame;
+    for (uint32_t n = 1; n <= 4; n++) { /* each slot has had frames of the other context */
+        gpu_publish(pool, n, own, NULL);
+        CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+        tb_frame_release(frame);
+    }
+    CHECK_CUDA(create(&context, 0, gpu->device));
+    tb_cuda_stream other = gpu_stream();
+    gpu_publish(pool, 5, other, NULL);
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 2000);
+    tb_frame_release(frame);
+    gpu_fake()->fail("async:cuMemsetD32Async:1:719");
+    gpu_brake_put(&brake, gpu, other);
+    gpu_publish(pool, 6, other, NULL);
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    CHECK_OK(tb_frame_wait_on(frame, waiting));
+    gpu_brake_off(&brake);
+    CHECK_WITHIN_MS(gpu_is_idle(waiting) == 1, 2000);
+    CHECK_STATUS(tb_frame_release_on(frame, waiting), TB_E_INCOMPLETE);
+    gpu_fake()->fail(NULL);
+    CHECK_CUDA(tb__cuda()->stream_destroy((tb__stream)other));
+    CHECK_CUDA(destroy(context));
+    gpu_publish(pool, 7, own, NULL);
+    CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+    CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 2000);
+    gpu_check(tb_frame_tensor(frame), 7);
+    tb_frame_release(frame);
+    gpu_stream_end(waiting);
+    tb_bus_close(bus);
+    gpu_brake_end(&brake);
+    gpu_stream_end(own);
+}
+
+/* One more hold of a frame that has failed. */
+static void a_failed_frame_cannot_be_held_once_more(void)
+{
+    struct producer producer = {0};
+    struct consumer consumer;
+    tb_frame *again;
+    gpu_need_fake();
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    producer_must(&producer, DO_BRAKE, 0, 0);
+    producer_must(&producer, DO_PUBLISH, 0, 1);
+    tb_frame *frame = consumer_next(&consumer, 1);
+    producer_must(&producer, DO_BREAK, 0, TB__CUDA_ILLEGAL_ADDRESS);
+    CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_E_INCOMPLETE, 2000);
+    CHECK_STATUS(tb_frame_hold(frame, &again), TB_E_INCOMPLETE);
+    CHECK_HAS(tb_last_error_text(), "stream failed");
+    CHECK_STATUS(tb_frame_release_on(frame, consumer.stream), TB_E_INCOMPLETE);
+    producer_must(&producer, DO_BREAK, 0, 0);
+    producer_must(&producer, DO_RELEASE, 0, 0);
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
+/* ------------------------------------------------------------------ G02, G03 */
+
+static void G02_a_copy_that_is_refused_publishes_nothing(void)
+{
+    gpu_need_fake();
+    gpu_begin();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 2);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
+    tb_cuda_stream stream = gpu_stream();
+    void *words = host_words(7);
+    tb_tensor tensor = host_tensor(words, WORDS);
+    tb_frame *frame;
+    tb_error error;
+    for (int i = 0; i < 5; i++) {
+        gpu_fake()->fail("cuMemcpyHtoDAsync_v2:1:1");
+        CHECK_STATUS(i % 2 == 0 ? tb_pool_write_on(pool, &tensor, stream, TB_POLL, NULL)
+                                : tb_pool_write(pool, &tensor, TB_POLL, NULL),
+                     TB_E_SYSTEM);
+        tb_last_error(&error);
+        CHECK_EQ(error.cuda_code, 1);
+        CHECK_HAS(error.text, "cuMemcpyHtoDAsync");
+        CHECK_HAS(error.text, "CUDA_ERROR_INVALID_VALUE");
+        CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+    }
+    CHECK_EQ(gpu_pool_stats(pool).frames, 0);
+    gpu_fake()->fail(NULL);
+    CHECK_OK(tb_pool_write_on(pool, &tensor, stream, TB_POLL, NULL));
+    CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &frame));
+    gpu_synchronize(stream);
+    gpu_check(tb_frame_tensor(frame), 7);
+    tb_frame_release(frame);
+    free(words);
+    tb_bus_close(bus);
+    gpu_stream_end(stream);
+}
+
+/* The copy breaks its context when the stream gets there. */
+static void G02_a_copy_that_fails_on_the_way_publishes_nothing(void)
+{
+    gpu_need_fake();
+    gpu_begin();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 3);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
+    tb_reader *plain = gpu_open_reader(bus, "producer/frames", 0);
+    tb_cuda_stream stream = gpu_stream();
+    void *words = host_words(8);
+    tb_tensor tensor = host_tensor(words, WORDS);
+    tb_frame *frame;
+    tb_error error;
+    gpu_fake()->fail("async:cuMemcpyHtoDAsync_v2:1:700");
+    CHECK_STATUS(tb_pool_write(pool, &tensor, TB_POLL, NULL), TB_E_SYSTEM);
+    tb_last_error(&error);
+    CHECK_EQ(error.cuda_code, 700);
+    CHECK_HAS(error.text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    CHECK_EQ(gpu_pool_stats(pool).frames, 0);
+    CHECK_STATUS(tb_reader_next(reader, TB_POLL, &frame), TB_AGAIN);
+    gpu_fake()->break_device(0, 0);
+    /* On a stream: the frame was announced, and is incomplete. */
+    gpu_fake()->fail("async:cuMemcpyHtoDAsync_v2:1:700");
+    if (tb_pool_write_on(pool, &tensor, stream, TB_POLL, NULL) == TB_OK &&
+        tb_reader_next(reader, TB_POLL, &frame) == TB_OK) {
+        CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_E_INCOMPLETE, 2000);
+        tb_frame_release(frame);
+    }
+    CHECK_STATUS(tb_reader_next(plain, TB_MILLIS(20), &frame), TB_AGAIN);
+    gpu_fake()->fail(NULL);
+    gpu_fake()->break_device(0, 0);
+    for (int i = 0; i < 6; i++) {
+        CHECK_OK(tb_pool_write_on(pool, &tensor, stream, TB_SECONDS(5), NULL));
+        CHECK_OK(tb_reader_newest(plain, TB_SECONDS(5), &frame));
+        gpu_check(tb_frame_tensor(frame), 8);
+        tb_frame_release(frame);
+    }
+    free(words);
+    tb_bus_close(bus);
+    gpu_stream_end(stream);
+}
+
+static void G03_an_oversize_write_is_refused_before_any_call(void)
+{
+    gpu_begin();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pools[2] = {gpu_register(bus, "fixed", TB_CUDA(0), WORDS, 2)};
+    tb_cuda_stream stream = gpu_stream();
+    void *words = host_words(9);
+    tb_pool_options options = {.size = sizeof options,
+                               .name = "varying",
+                               .dtype = TB_U32,
+                               .ndim = 1,
+                               .shape = {WORDS},
+                               .device = TB_CUDA(0),
+                               .capacity_bytes = WORDS * 4,
+                               .slots = 2};
+    CHECK_OK(tb_pool_register(bus, &options, &pools[1]));
+    tb_tensor large = host_tensor(words, WORDS * 2); /* its end is not looked at */
+    for (int i = 0; i < 2; i++) {
+        unsigned long before = gpu_fake() != NULL ? gpu_fake()->calls(NULL) : 0;
+        CHECK_STATUS(tb_pool_write_on(pools[i], &large, stream, TB_POLL, NULL), TB_E_MISMATCH);
+        CHECK_STATUS(tb_pool_write(pools[i], &large, TB_POLL, NULL), TB_E_MISMATCH);
+        CHECK_EQ(gpu_fake() != NULL ? gpu_fake()->calls(NULL) : 0, before);
+        CHECK_EQ(gpu_pool_stats(pools[i]).frames, 0);
+        tb_tensor right = host_tensor(words, WORDS);
+        CHECK_OK(tb_pool_write_on(pools[i], &right, stream, TB_POLL, NULL));
+        gpu_synchronize(stream);
+        CHECK_WITHIN_MS(gpu_pool_stats(pools[i]).frames == 1, 2000);
+    }
+    free(words);
+    tb_bus_close(bus);
+    gpu_stream_end(stream);
+}
+
+/* ------------------------------------------------------------------ every call of the owner */
+
+struct owner {
+    const struct tb__gpu *gpu;
+    tb_bus *bus;
+    tb_pool *pool;
+    tb_reader *ordered;
+    tb_reader *plain;
+    tb_cuda_stream stream;
+};
+
+static void owner_open(struct owner *owner)
+{
+    owner->bus = gpu_open_bus("producer");
+    owner->pool = gpu_register(owner->bus, "frames", TB_CUDA(0), WORDS, 3);
+    owner->ordered = gpu_open_reader(owner->bus, "producer/frames", 1);
+    owner->plain = gpu_open_reader(owner->bus, "producer/frames", 0);
+}
+
+static void check_passes(struct owner *owner, uint32_t value)
+{
+    tb_reader *const readers[2] = {owner->ordered, owner->plain};
+    tb_frame *frame;
+    tb_handle handle;
+    gpu_publish(owner->pool, value, owner->stream, &handle);
+    for (int i = 0; i < 2; i++) {
+        uint64_t generation = 0;
+        while (generation != handle.generation) { /* the one that failed may come first */
+            CHECK_OK(tb_reader_next(readers[i], TB_SECONDS(5), &frame));
+            generation = gpu_info(frame).generation;
+            if (generation == handle.generation) {
+                CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 5000);
+                gpu_check(tb_frame_tensor(frame), value);
+            }
+            tb_frame_release(frame);
+        }
+    }
+    /* No slot is lost: nobody holds any, so all but the newest can be had. */
+    tb_loan *loans[2];
+    CHECK_OK(tb_pool_loan(owner->pool, TB_SECONDS(5), &loans[0]));
+    CHECK_OK(tb_pool_loan(owner->pool, TB_SECONDS(5), &loans[1]));
+    tb_loan_cancel(loans[0]);
+    tb_loan_cancel(loans[1]);
+}
+
+/* publish_on with its n-th driver call failing, for all n. `steady`: not the pool's first frame. */
+static unsigned fail_each_publish(int code, int steady)
+{
+    struct owner owner = {.gpu = gpu_begin()};
+    owner.stream = gpu_stream();
+    unsigned n = 0;
+    for (int failed = 1; failed;) {
+        char rule[64];
+        tb_loan *loan;
+        tb_handle handle;
+        owner_open(&owner);
+        if (steady) {
+            check_passes(&owner, 1000);
+        }
+        CHECK_OK(tb_pool_loan(owner.pool, TB_POLL, &loan));
+        gpu_fill(tb_loan_tensor(loan), n, owner.stream);
+        snprintf(rule, sizeof rule, "*:%u:%d", ++n, code);
+        gpu_fake()->fail(rule);
+        tb_status status = tb_loan_publish_on(loan, owner.stream, &handle);
+        failed = gpu_fake()->has_failed();
+        gpu_fake()->fail(NULL);
+        if (status != TB_OK) {
+            tb_error error;
+            tb_last_error(&error);
+            CHECK_EQ(error.cuda_code, code);
+            CHECK(failed);
+        } else {
+            /* It is finished, or found to have failed, before the context is whole again: which no
+             * real one ever is. */
+            tb_frame *frame;
+            status = tb_reader_frame(owner.ordered, &handle, &frame);
+            if (status == TB_OK) {
+                CHECK_WITHIN_MS(tb_frame_poll(frame) != TB_AGAIN, 5000);
+                tb_frame_release(frame);
+            } else {
+                CHECK_STATUS(status, TB_E_STALE);
+                CHECK_HAS(tb_last_error_text(), "its producer's stream failed");
+                CHECK(tb__cuda_is_sticky(code));
+            }
+        }
+        gpu_fake()->break_device(0, 0);
+        check_passes(&owner, 2000 + n);
+        tb_bus_close(owner.bus);
+        gpu_synchronize(owner.stream);
+    }
+    gpu_stream_end(owner.stream);
+    return n - 1;
+}
+
+static void a_first_publish_with_each_call_failing(void)
+{
+    gpu_need_fake();
+    CHECK_LT(6, fail_each_publish(999, 0));
+}
+
+static void a_later_publish_with_each_call_failing(void)
+{
+    gpu_need_fake();
+    CHECK_LT(4, fail_each_publish(999, 1));
+}
+
+static void a_publish_with_each_call_breaking_the_context(void)
+{
+    gpu_need_fake();
+    CHECK_LT(4, fail_each_publish(TB__CUDA_LAUNCH_FAILED, 1));
+}
+
+/* Registering with its n-th call failing. */
+static void a_registration_with_each_call_failing(void)
+{
+    gpu_need_fake();
+    gpu_begin();
+    tb_bus *bus = gpu_open_bus("producer");
+    unsigned n = 0;
+    for (int failed = 1; failed;) {
+        tb_pool *pool;
+        tb_pool_options options = {.size = sizeof options,
+                                   .name = "frames",
+                                   .dtype = TB_U32,
+                                   .ndim = 1,
+                                   .shape = {WORDS},
+                                   .device = TB_CUDA(0)};
+        char rule[64];
+        snprintf(rule, sizeof rule, "*:%u:2", ++n);
+        gpu_fake()->fail(rule);
+        tb_status status = tb_pool_register(bus, &options, &pool);
+        failed = gpu_fake()->has_failed();
+        gpu_fake()->fail(NULL);
+        if (status != TB_OK) {
+            CHECK(failed);
+            CHECK_STATUS(status, TB_E_NOMEM);
+            gpu_check_clean();
+            CHECK_OK(tb_pool_register(bus, &options, &pool));
+        }
+        tb_pool_close(pool);
+        gpu_check_clean();
+    }
+    CHECK_LT(4, n);
+    tb_bus_close(bus);
+}
+
+/* ------------------------------------------------------------------ every call of the reader */
+
+static void G12_an_import_that_is_denied_leaves_nothing_behind(void)
+{
+    struct producer producer = {0};
+    gpu_need_fake();
+    producer_start(&producer);
+    gpu_begin();
+    producer_ready(&producer);
+    tb_bus *bus = gpu_open_bus("consumer");
+    tb_reader_options options = {
+        .size = sizeof options, .wait_ns = TB_SECONDS(5), .stream_ordered = 1};
+    unsigned n = 0;
+    for (int failed = 1; failed;) {
+        tb_reader *reader;
+        char rule[64];
+        snprintf(rule, sizeof rule, "*:%u:800", ++n);
+        gpu_fake()->fail(rule);
+        tb_status status = tb_reader_open(bus, "producer/frames", &options, &reader);
+        failed = gpu_fake()->has_failed();
+        gpu_fake()->fail(NULL);
+        if (status != TB_OK) {
+            tb_error error;
+            tb_last_error(&error);
+            CHECK(failed);
+            CHECK_EQ(error.cuda_code, 800);
+            CHECK_HAS(error.text, "CUDA_ERROR_NOT_PERMITTED");
+            gpu_check_clean();
+            CHECK_WITHIN_MS(producer_ask(&producer, DO_READERS, 0, 0).number == 0, 2000);
+            CHECK_OK(tb_reader_open(bus, "producer/frames", &options, &reader));
+        }
+        tb_reader_close(reader);
+        gpu_check_clean();
+    }
+    CHECK_LT(3, n);
+    producer_must(&producer, DO_LOAN, 0, 100);
+    tb_bus_close(bus);
+    producer_end(&producer);
+}
+
+/* Waiting, copying and releasing with the n-th call failing: the frame is given back in any case.
+ */
+static void a_frame_used_with_each_call_failing_is_given_back(void)
+{
+    struct producer producer = {.slots = 2};
+    struct consumer consumer;
+    gpu_need_fake();
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    uint32_t *words = gpu_pinned((size_t)4 << 18);
+    const tb_tensor copy = host_tensor(words, (int64_t)1 << 18);
+    unsigned n = 0;
+    unsigned statuses = 0; /* what fails while something is put back is only logged */
+    for (int failed = 1; failed;) {
+        tb_frame *frame;
+        char rule[64];
+        producer_must(&producer, DO_BRAKE, 0, 0);
+        producer_must(&producer, DO_PUBLISH, 0, 100 + n);
+        CHECK_OK(tb_reader_newest(consumer.reader, TB_SECONDS(5), &frame));
+        CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
+        snprintf(rule, sizeof rule, "*:%u:999", ++n);
+        gpu_fake()->fail(rule);
+        tb_status copied = tb_frame_copy_on(frame, &copy, consumer.stream);
+        tb_status released = tb_frame_release_on(frame, consumer.stream);
+        failed = gpu_fake()->has_failed();
+        gpu_fake()->fail(NULL);
+        CHECK(failed || (copied == TB_OK && released == TB_OK));
+        statuses += copied != TB_OK || released != TB_OK;
+        producer_must(&producer, DO_RELEASE, 0, 0);
+        gpu_synchronize(consumer.stream);
+        if (copied == TB_OK) {
+            CHECK_EQ(words[0], 100 + n - 1);
+        }
+        CHECK_EQ(gpu_reader_stats(consumer.reader).held, 0);
+        producer_must(&producer, DO_LOAN, 0, 1000);
+    }
+    CHECK_LT(4, statuses);
+    gpu_pinned_end(words);
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
+static const struct test tests[] = {
+    TEST(pending_frames_of_a_stream_that_fails_are_incomplete, 30),
+    TEST(a_frame_that_fails_after_its_release_is_counted, 30),
+    TEST(a_stream_of_a_context_of_its_own_that_fails, 30),
+    TEST(a_failed_frame_cannot_be_held_once_more, 30),
+    TEST(G02_a_copy_that_is_refused_publishes_nothing, 30),
+    TEST(G02_a_copy_that_fails_on_the_way_publishes_nothing, 30),
+    TEST(G03_an_oversize_write_is_refused_before_any_call, 30),
+    TEST(a_first_publish_with_each_call_failing, 60),
+    TEST(a_later_publish_with_each_call_failing, 60),
+    TEST(a_publish_with_each_call_breaking_the_context, 60),
+    TEST(a_registration_with_each_call_failing, 30),
+    TEST(G12_an_import_that_is_denied_leaves_nothing_behind, 30),
+    TEST(a_frame_used_with_each_call_failing_is_given_back, 60),
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, tests, TEST_COUNT(tests));
+}
