@@ -76,7 +76,7 @@ static void keep(struct tb__bench *bench, struct tb__result *result, const char 
     tb__disturbance_read(&now);
     tb__disturbance_between(&bench->group_start, &now, &result->steal_percent,
                             &result->pressure_percent);
-    tb__result_judge(result);
+    tb__result_judge(result, bench->options->suite);
     bench->results[bench->count++] = *result;
     if (!bench->options->json) {
         tb__report_row(stdout, result);
@@ -139,8 +139,9 @@ int tb__bench_run(const struct tb__bench_options *options)
     struct tb__machine machine;
     int any = 0;
     bench = (struct tb__bench){.options = options};
-    for (size_t i = 0; i < tb__bench_group_count; i++) {
-        any |= group_wanted(options, tb__bench_groups[i]);
+    const struct tb__bench_suite *suite = options->suite;
+    for (size_t i = 0; i < suite->group_count; i++) {
+        any |= group_wanted(options, suite->groups[i]);
     }
     if (!any) {
         return 2;
@@ -150,15 +151,15 @@ int tb__bench_run(const struct tb__bench_options *options)
     tb__ticks_calibrate();
     tb__machine_find(&machine);
     if (!options->json) {
-        tb__report_header(stdout, &machine);
+        tb__report_header(stdout, suite, &machine);
     }
-    for (size_t i = 0; i < tb__bench_group_count; i++) {
-        if (group_wanted(options, tb__bench_groups[i])) {
-            group_run(&bench, tb__bench_groups[i]);
+    for (size_t i = 0; i < suite->group_count; i++) {
+        if (group_wanted(options, suite->groups[i])) {
+            group_run(&bench, suite->groups[i]);
         }
     }
     if (options->json) {
-        tb__report_json(stdout, &machine, bench.results, bench.count);
+        tb__report_json(stdout, suite, &machine, bench.results, bench.count);
     } else {
         tb__report_blocks(stdout, bench.results, bench.count);
     }
@@ -167,11 +168,11 @@ int tb__bench_run(const struct tb__bench_options *options)
     return options->check && missed > 0 ? 1 : 0;
 }
 
-void tb__bench_list(FILE *out)
+void tb__bench_list(FILE *out, const struct tb__bench_suite *suite)
 {
-    for (size_t i = 0; i < tb__bench_group_count; i++) {
-        for (size_t j = 0; j < tb__bench_groups[i]->count; j++) {
-            const struct tb__bench_row *row = &tb__bench_groups[i]->rows[j];
+    for (size_t i = 0; i < suite->group_count; i++) {
+        for (size_t j = 0; j < suite->groups[i]->count; j++) {
+            const struct tb__bench_row *row = &suite->groups[i]->rows[j];
             fprintf(out, "%s\n", row->name);
         }
     }
@@ -200,14 +201,14 @@ static void print_wrapped(FILE *out, const char *title, const char *text)
     fprintf(out, "\n");
 }
 
-int tb__bench_explain(FILE *out, const char *name)
+int tb__bench_explain(FILE *out, const struct tb__bench_suite *suite, const char *name)
 {
-    for (size_t i = 0; i < tb__bench_group_count; i++) {
-        const struct tb__bench_row *row = row_find(tb__bench_groups[i], name);
+    for (size_t i = 0; i < suite->group_count; i++) {
+        const struct tb__bench_row *row = row_find(suite->groups[i], name);
         if (row == NULL) {
             continue;
         }
-        const struct tb__goal *goal = tb__goal_find(name);
+        const struct tb__goal *goal = tb__goal_find(suite, name);
         fprintf(out, "%s (%s)\n\n", row->name, row->unit);
         print_wrapped(out, "What it does:", row->text->does);
         print_wrapped(out, "What it spans:", row->text->interval);
@@ -217,7 +218,7 @@ int tb__bench_explain(FILE *out, const char *name)
                     goal->kind == TB__GOAL_VALUE_AT_MOST ? "value" : "value over baseline",
                     goal->kind == TB__GOAL_RATIO_AT_LEAST ? "at least" : "at most", goal->limit);
         }
-        fprintf(out, "To reproduce:    tensorbus bench local --row %s\n", name);
+        fprintf(out, "To reproduce:    tensorbus bench %s --row %s\n", suite->name, name);
         return 1;
     }
     return 0;

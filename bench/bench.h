@@ -1,4 +1,4 @@
-/* The frame of `tensorbus bench local`: groups of rows, and how they report.
+/* The frame of `tensorbus bench local` and `bench gpu`: groups of rows, and how they report.
  *
  * A group measures what belongs in one alternation (ours, the floor) and reports one or more rows.
  * Groups run one after another in one process, which never opens a bus: each side of a measurement
@@ -33,7 +33,20 @@ struct tb__bench_group {
     tb_status (*run)(struct tb__bench *bench);
 };
 
+/* What one `tensorbus bench NAME` measures. */
+struct tb__bench_suite {
+    const char *name;
+    const struct tb__bench_group *const *groups; /* in the order of the table */
+    size_t group_count;
+    const struct tb__goal *goals;
+    size_t goal_count;
+    void (*describe)(FILE *out); /* a line more about the machine; or NULL */
+};
+extern const struct tb__bench_suite tb__suite_local;
+extern const struct tb__bench_suite tb__suite_gpu;
+
 struct tb__bench_options {
+    const struct tb__bench_suite *suite;
     const char *pattern; /* substring of row names, or NULL for all */
     const char *example; /* flow of the pool example, or NULL to look for it */
     int quick;           /* fewer samples */
@@ -41,17 +54,13 @@ struct tb__bench_options {
     int check;
 };
 
-/* All groups, in the order of the table. */
-extern const struct tb__bench_group *const tb__bench_groups[];
-extern const size_t tb__bench_group_count;
-
 /* Run what matches and print. Returns 0; 1 when `check` is set and a goal is not met or skipped; 2
  * when nothing matches. */
 int tb__bench_run(const struct tb__bench_options *options);
 
-void tb__bench_list(FILE *out);
+void tb__bench_list(FILE *out, const struct tb__bench_suite *suite);
 /* Returns 0 when there is no such row. */
-int tb__bench_explain(FILE *out, const char *name);
+int tb__bench_explain(FILE *out, const struct tb__bench_suite *suite, const char *name);
 
 /* For groups. */
 

@@ -55,4 +55,34 @@ static const struct tb__goal tb__goals[] = {
 };
 #define TB__GOAL_COUNT (sizeof tb__goals / sizeof tb__goals[0])
 
+/* Of `tensorbus bench gpu`; docs/gpu-results.md states it in words. */
+static const struct tb__goal tb__gpu_goals[] = {
+    {"gpu/copy/to-gpu/1MiB", TB__GOAL_RATIO_AT_LEAST, 0.9},
+    {"gpu/copy/to-gpu/6.2MB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/to-gpu/25MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/to-gpu/64MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/to-gpu/256MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/from-gpu/1MiB", TB__GOAL_RATIO_AT_LEAST, 0.9},
+    {"gpu/copy/from-gpu/6.2MB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/from-gpu/25MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/from-gpu/64MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/copy/from-gpu/256MiB", TB__GOAL_RATIO_AT_LEAST, 0.95},
+    {"gpu/rule/6.2MB", TB__GOAL_RATIO_AT_LEAST, 3},
+    {"gpu/rule/25MiB", TB__GOAL_RATIO_AT_LEAST, 3},
+    {"gpu/rule/25MiB+1", TB__GOAL_RATIO_AT_LEAST, 2.5},
+    {"gpu/write/64MiB", TB__GOAL_RATIO_AT_LEAST, 0.97},
+    {"gpu/write/256MiB", TB__GOAL_RATIO_AT_LEAST, 0.97},
+    {"gpu/handover/bytes", TB__GOAL_VALUE_AT_MOST, 0},
+    {"gpu/handover/1MiB", TB__GOAL_RATIO_AT_MOST, 1.05},
+    {"gpu/handover/64MiB", TB__GOAL_RATIO_AT_MOST, 1.05},
+    {"gpu/handover/1GiB", TB__GOAL_RATIO_AT_MOST, 1.05},
+    {"gpu/order/64MiB", TB__GOAL_RATIO_AT_MOST, 1.2},
+    {"gpu/order/cpu/producer", TB__GOAL_VALUE_AT_MOST, 10},
+    {"gpu/order/cpu/consumer", TB__GOAL_VALUE_AT_MOST, 10},
+    {"gpu/import/first", TB__GOAL_VALUE_AT_MOST, 300},
+    {"gpu/import/later", TB__GOAL_VALUE_AT_MOST, 2},
+    {"gpu/torch/p50", TB__GOAL_RATIO_AT_MOST, 0.1},
+};
+#define TB__GPU_GOAL_COUNT (sizeof tb__gpu_goals / sizeof tb__gpu_goals[0])
+
 #endif

@@ -8,19 +8,19 @@
 #include "bench/ticks.h"
 #include "cli/cli.h"
 
-const struct tb__goal *tb__goal_find(const char *row)
+const struct tb__goal *tb__goal_find(const struct tb__bench_suite *suite, const char *row)
 {
-    for (size_t i = 0; i < TB__GOAL_COUNT; i++) {
-        if (strcmp(tb__goals[i].row, row) == 0) {
-            return &tb__goals[i];
+    for (size_t i = 0; i < suite->goal_count; i++) {
+        if (strcmp(suite->goals[i].row, row) == 0) {
+            return &suite->goals[i];
         }
     }
     return NULL;
 }
 
-void tb__result_judge(struct tb__result *result)
+void tb__result_judge(struct tb__result *result, const struct tb__bench_suite *suite)
 {
-    result->goal = tb__goal_find(result->row->name);
+    result->goal = tb__goal_find(suite, result->row->name);
     result->ratio = result->figure.value / result->baseline;
     if (result->skipped) {
         result->met = result->goal != NULL ? TB__MET_SKIPPED : TB__MET_NO_GOAL;
@@ -82,14 +82,18 @@ static const char *goal_text(const struct tb__goal *goal, const char *unit, char
     return text;
 }
 
-void tb__report_header(FILE *out, const struct tb__machine *machine)
+void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
+                       const struct tb__machine *machine)
 {
-    fprintf(out, "tensorbus bench local, version %s\n", tb_version());
+    fprintf(out, "tensorbus bench %s, version %s\n", suite->name, tb_version());
     fprintf(out,
             "%s, %d processors, last-level cache %" PRIu64 " MiB, memory %" PRIu64
             " GiB, %s, clock: %s\n",
             machine->processor, machine->cpus, machine->cache_bytes >> 20,
             machine->memory_bytes >> 30, machine->kernel, tb__ticks_source());
+    if (suite->describe != NULL) {
+        suite->describe(out);
+    }
     if (machine->realtime) {
         fprintf(out, "Real-time priority: other programs do not interrupt what is measured.\n");
     }
@@ -210,10 +214,11 @@ static void json_row(FILE *out, const struct tb__result *result)
     fprintf(out, "}");
 }
 
-void tb__report_json(FILE *out, const struct tb__machine *machine, const struct tb__result *results,
+void tb__report_json(FILE *out, const struct tb__bench_suite *suite,
+                     const struct tb__machine *machine, const struct tb__result *results,
                      size_t count)
 {
-    fprintf(out, "{\"bench\":\"local\",\"machine\":{\"processor\":");
+    fprintf(out, "{\"bench\":\"%s\",\"machine\":{\"processor\":", suite->name);
     tb__cli_json_string(out, machine->processor);
     fprintf(out, ",\"kernel\":");
     tb__cli_json_string(out, machine->kernel);

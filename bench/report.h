@@ -28,17 +28,19 @@ struct tb__result {
 };
 
 /* The goal of a row, or NULL. */
-const struct tb__goal *tb__goal_find(const char *row);
+const struct tb__goal *tb__goal_find(const struct tb__bench_suite *suite, const char *row);
 
 /* Fill in ratio, goal and met. */
-void tb__result_judge(struct tb__result *result);
+void tb__result_judge(struct tb__result *result, const struct tb__bench_suite *suite);
 
-void tb__report_header(FILE *out, const struct tb__machine *machine);
+void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
+                       const struct tb__machine *machine);
 void tb__report_row(FILE *out, const struct tb__result *result);
 void tb__report_blocks(FILE *out, const struct tb__result *results, size_t count);
 /* Names of goals not met or skipped; returns how many. */
 int tb__report_goals(FILE *out, const struct tb__result *results, size_t count);
-void tb__report_json(FILE *out, const struct tb__machine *machine, const struct tb__result *results,
+void tb__report_json(FILE *out, const struct tb__bench_suite *suite,
+                     const struct tb__machine *machine, const struct tb__result *results,
                      size_t count);
 
 #endif

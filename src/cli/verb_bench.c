@@ -11,6 +11,7 @@
 
 static const char help_text[] =
     "Usage: tensorbus bench local [options]\n"
+    "       tensorbus bench gpu [options]      (one NVIDIA GPU is needed)\n"
     "       tensorbus bench dora [options]     (its own words: tensorbus bench dora --help)\n"
     "\n"
     "Measures, on this machine and in one run, what copying and waking cost at least, and what\n"
@@ -98,11 +99,11 @@ static int run_request(const struct request *request)
         return tb__worker_main(request->worker_frames);
     }
     if (request->list) {
-        tb__bench_list(stdout);
+        tb__bench_list(stdout, request->options.suite);
         return TB__EXIT_OK;
     }
     if (request->explain != NULL) {
-        if (!tb__bench_explain(stdout, request->explain)) {
+        if (!tb__bench_explain(stdout, request->options.suite, request->explain)) {
             return tb__cli_usage("bench", "no row `%s`: --list names them", request->explain);
         }
         return TB__EXIT_OK;
@@ -124,8 +125,15 @@ int tb__verb_bench(int argc, char **argv)
     if (tb__cli_help(argc, argv, help_text)) {
         return TB__EXIT_OK;
     }
-    if (argc < 2 || strcmp(argv[1], "local") != 0) {
-        return tb__cli_usage("bench", "what to measure: `tensorbus bench local` or `bench dora`");
+    const struct tb__bench_suite *const suites[] = {&tb__suite_local, &tb__suite_gpu};
+    for (size_t i = 0; argc >= 2 && i < sizeof suites / sizeof suites[0]; i++) {
+        if (strcmp(argv[1], suites[i]->name) == 0) {
+            request.options.suite = suites[i];
+        }
+    }
+    if (request.options.suite == NULL) {
+        return tb__cli_usage("bench", "what to measure: `tensorbus bench local`, `bench gpu` or "
+                                      "`bench dora`");
     }
     for (int i = 2; i < argc; i++) {
         int parsed = parse_option(argc, argv, &i, &request);

@@ -1,0 +1,41 @@
+/* What the rows of `tensorbus bench gpu` share. Each side of a measurement is a process of its own;
+ * the parent opens no driver. Sides use the driver through the library's door, for the floors too.
+ */
+#ifndef TB_BENCH_GPU_H
+#define TB_BENCH_GPU_H
+
+#include <stdio.h>
+
+#include <tensorbus/cuda.h>
+
+#include "bench/bench.h"
+#include "cuda/device.h"
+
+struct tb__gpu_size {
+    const char *name;
+    int64_t bytes;
+};
+
+/* The GPU, its driver and its memory, in a line: asked in a process of its own. */
+void tb__gpu_describe(FILE *out);
+
+/* Side: open the driver and enter device 0. */
+tb_status tb__gpu_begin(const struct tb__gpu **out);
+tb_status tb__gpu_stream_open(tb_cuda_stream *out);
+tb_status tb__gpu_stream_wait(tb_cuda_stream stream);
+tb_status tb__gpu_stream_await(tb_cuda_stream stream); /* asleep: the driver's own wait spins */
+void tb__gpu_stream_close(tb_cuda_stream stream);
+/* Fill device memory with a word, on the stream: the kernel of the benches. */
+tb_status tb__gpu_fill(void *data, uint32_t value, int64_t bytes, tb_cuda_stream stream);
+
+/* Side: a bus and a pool of `bytes` uint8 named "p". */
+tb_status tb__gpu_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
+                           tb_bus **bus, tb_pool **pool);
+/* Side: a bus without a name and a reader of "<name>/p", waiting up to 20 s for it. */
+tb_status tb__gpu_attach(const char *name, uint32_t stream_ordered, tb_bus **bus,
+                         tb_reader **reader);
+
+/* Milliseconds of CPU time of this process, all threads. */
+double tb__cpu_ms(void);
+
+#endif
