@@ -70,6 +70,11 @@ int py_view_fill(Py_buffer *view, PyObject *exporter, const tb_tensor *tensor, i
     size_t bytes;
     char name[32];
     view->obj = NULL;
+    if (tensor->device != TB_CPU) {
+        PyErr_Format(PyExc_BufferError, "the tensor is on cuda:%d: use DLPack, or copy it first",
+                     (int)(tensor->device & 0xffff));
+        return -1;
+    }
     if (format == NULL || tb_tensor_bytes(tensor, &bytes) != TB_OK) {
         PyErr_Format(PyExc_BufferError,
                      "the buffer protocol has no format for %s: use .numpy() or DLPack",

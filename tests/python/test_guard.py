@@ -68,6 +68,19 @@ def test_a_write_in_the_block_after_old_views(directory: object) -> None:
         """)
 
 
+def test_one_line_after_many_views(directory: object) -> None:
+    assert crash("""
+        for _ in range(1500):
+            pool.write(np.zeros((4, 4096), np.uint8))
+            reader.next(1).numpy()
+        for _ in range(1500):
+            with pool.loan() as array:
+                part = array[1:]
+        del array, part
+        poke(frame.numpy().ctypes.data)
+        """) == [FRAME]
+
+
 def test_other_faults_are_not_ours(directory: object) -> None:
     assert crash("view = frame.numpy(); poke(16)") == []
     assert crash("""

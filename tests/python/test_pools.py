@@ -56,6 +56,7 @@ def test_a_pool_is_like_its_example(
         (tb.Spec((2,), [("x", "i4")]), {}, tb.InvalidError, "void"),
         (tb.Spec((-1,), "u1"), {}, tb.InvalidError, "negative"),
         (tb.Spec((1,) * 9, "u1"), {}, tb.InvalidError, "9 dimensions"),
+        (tb.Spec((1,) * 50000, "u1"), {}, tb.InvalidError, "50000 dimensions"),
         (tb.Spec((2**40, 2**40), "u1"), {}, tb.LimitError, "overflow"),
         (tb.Spec((2**40,), "u1"), {}, tb.NoMemoryError, "available"),
         (tb.Spec((2.5,), "u1"), {}, TypeError, "float"),

@@ -129,6 +129,10 @@ def test_elements_that_do_not_lie_at_multiples_of_their_size(bus: tb.Bus) -> Non
     record["b"] = [1, 2, 3, 4]
     assert record["b"].strides == (5,)
     assert round_trip(record["b"]).tolist() == [1, 2, 3, 4]
+    record = np.zeros(4, np.dtype([("b", "<i4"), ("a", "u1")]))
+    record["b"] = [1, 2, 3, 4]
+    assert round_trip(record["b"]).tolist() == [1, 2, 3, 4]
+    assert round_trip(record["b"][::-1]).tolist() == [4, 3, 2, 1]
     odd = np.frombuffer(b"x" + np.arange(4, dtype="<f8").tobytes(), "<f8", offset=1)
     assert not odd.flags.aligned
     assert round_trip(odd, tb.Spec(4, "f8")).tolist() == [0, 1, 2, 3]
