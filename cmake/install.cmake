@@ -8,7 +8,7 @@ install(TARGETS tensorbus EXPORT tensorbusTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/tensorbus DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(EXPORT tensorbusTargets NAMESPACE tensorbus:: DESTINATION ${TB_CMAKE_DIR})
 configure_package_config_file(
   ${CMAKE_SOURCE_DIR}/cmake/tensorbusConfig.cmake.in ${CMAKE_BINARY_DIR}/tensorbusConfig.cmake

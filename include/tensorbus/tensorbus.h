@@ -7,6 +7,7 @@
 #include <tensorbus/embed.h>
 #include <tensorbus/extension.h>
 #include <tensorbus/handle.h>
+#include <tensorbus/memory.h>
 #include <tensorbus/metadata.h>
 #include <tensorbus/node.h>
 #include <tensorbus/pool.h>

@@ -96,6 +96,8 @@ enum { /* CUpointer_attribute */
        TB__POINTER_RANGE_SIZE = 12,
        TB__POINTER_ALLOWED_HANDLE_TYPES = 14,
        TB__POINTER_MEMPOOL_HANDLE = 17,
+       TB__POINTER_MAPPING_SIZE = 18,
+       TB__POINTER_MAPPING_BASE_ADDR = 19,
 };
 
 enum { /* CUmemorytype */

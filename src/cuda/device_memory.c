@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/fd.h"
 #include "base/size.h"
+#include "cuda/device_dmabuf.h"
 #include "cuda/device_mapped.h"
 #include "cuda/device_vmm.h"
 
@@ -30,8 +31,8 @@ enum tb__device_kind tb__device_kind_of(const struct tb__gpu *gpu)
 const char *tb__device_kind_name(enum tb__device_kind kind)
 {
     static const char *const names[] = {"none", "virtual memory", "plain memory with an IPC handle",
-                                        "mapped host memory"};
-    return kind >= 0 && kind <= TB__DEVICE_MAPPED ? names[kind] : "?";
+                                        "mapped host memory", "a DMA-BUF"};
+    return kind >= 0 && kind <= TB__DEVICE_DMABUF ? names[kind] : "?";
 }
 
 /* "64.0 MiB (67108864 bytes) on cuda:0" */
@@ -185,7 +186,7 @@ tb_status tb__device_allow(const struct tb__device_memory *memory, const struct 
 
 tb_status tb__device_export_fd(const struct tb__device_memory *memory, int *out_take_fd)
 {
-    if (memory->kind == TB__DEVICE_MAPPED && memory->fd >= 0) {
+    if (memory->kind != TB__DEVICE_VMM && memory->fd >= 0) {
         int copy = fcntl(memory->fd, F_DUPFD_CLOEXEC, 3);
         if (copy < 0) {
             return TB__FAIL_ERRNO(tb__fd_failure(errno), "a descriptor of memory of cuda:%d",
@@ -241,16 +242,17 @@ tb_status tb__device_import_fd(const struct tb__gpu *gpu, enum tb__device_kind k
 {
     struct tb__gpu_scope scope;
     struct tb__device_memory memory;
-    if (kind != TB__DEVICE_VMM && kind != TB__DEVICE_MAPPED) {
+    if (kind != TB__DEVICE_VMM && kind != TB__DEVICE_MAPPED && kind != TB__DEVICE_DMABUF) {
         return TB__FAIL(TB_E_INVALID, "%s is not imported by descriptor",
                         tb__device_kind_name(kind));
     }
     TB__TRY(begin(gpu, kind, bytes, &memory));
     memory.imported = 1;
-    memory.read_only = read_only;
+    memory.read_only = read_only && kind != TB__DEVICE_DMABUF;
     TB__TRY(tb__gpu_enter(gpu, &scope));
-    tb_status status = kind == TB__DEVICE_VMM ? tb__vmm_import(&memory, borrow_fd)
-                                              : tb__mapped_import(&memory, borrow_fd);
+    tb_status status = kind == TB__DEVICE_VMM      ? tb__vmm_import(&memory, borrow_fd)
+                       : kind == TB__DEVICE_MAPPED ? tb__mapped_import(&memory, borrow_fd)
+                                                   : tb__dmabuf_import(&memory, borrow_fd);
     return finish(status, &scope, &memory, out);
 }
 
@@ -270,6 +272,8 @@ void tb__device_free(struct tb__device_memory *memory)
     struct tb__gpu_scope scope;
     if (memory->kind == TB__DEVICE_MAPPED) {
         tb__mapped_free(memory);
+    } else if (memory->kind == TB__DEVICE_DMABUF) {
+        tb__dmabuf_free(memory);
     } else if (memory->kind != TB__DEVICE_NONE && tb__gpu_enter_to_free(memory->gpu, &scope)) {
         if (memory->kind == TB__DEVICE_VMM) {
             tb__vmm_free(memory);

@@ -5,9 +5,11 @@
  *   IPC     plain memory and a legacy IPC handle. Readers can write it: nothing enforces more.
  *   MAPPED  page-locked host memory in a memfd: integrated GPUs share the machine's memory and have
  *           no IPC handles.
- * Sizes are rounded up to whole pages of the kind, also so that nothing of another allocation lies
- * in what a reader can map. Addresses are multiples of 256 at least. Any thread; one struct belongs
- * to one thread at a time. */
+ *   DMABUF  memory of another driver, a camera's, by its DMA-BUF descriptor, which readers get,
+ * too. It is not allocated here, and nothing keeps readers from writing it. Sizes are rounded up to
+ * whole pages of the kind, also so that nothing of another allocation lies in what a reader can
+ * map. Addresses are multiples of 256 at least. Any thread; one struct belongs to one thread at a
+ * time. */
 #ifndef TB_CUDA_DEVICE_MEMORY_H
 #define TB_CUDA_DEVICE_MEMORY_H
 
@@ -21,6 +23,7 @@ enum tb__device_kind {
     TB__DEVICE_VMM = 1,
     TB__DEVICE_IPC = 2,
     TB__DEVICE_MAPPED = 3,
+    TB__DEVICE_DMABUF = 4,
 };
 
 struct tb__device_memory {
@@ -34,8 +37,11 @@ struct tb__device_memory {
     int home;                  /* ordinal of the device that it lies on */
     unsigned long long handle; /* VMM */
     int has_handle, is_mapped;
-    void *host; /* MAPPED: the CPU's address */
-    int fd;     /* MAPPED: the memfd, of the exporter */
+    void *host;                    /* MAPPED: the CPU's address */
+    int fd;                        /* MAPPED: the memfd, of the exporter; DMABUF: its descriptor */
+    tb__external external;         /* DMABUF */
+    int given_fd;                  /* DMABUF: what the driver got, */
+    uint64_t given_dev, given_ino; /* ... and of which file */
     struct tb__host_registration registration;
 };
 
@@ -50,7 +56,7 @@ tb_status tb__device_alloc(const struct tb__gpu *gpu, uint64_t bytes,
 /* Let streams of another device of this process reach the memory. TB_E_UNSUPPORTED: they cannot. */
 tb_status tb__device_allow(const struct tb__device_memory *memory, const struct tb__gpu *gpu);
 
-/* A descriptor for other processes: VMM and MAPPED. */
+/* A descriptor for other processes: VMM, MAPPED and DMABUF. */
 tb_status tb__device_export_fd(const struct tb__device_memory *memory, int *out_take_fd);
 
 /* A legacy handle for other processes: IPC. Valid as long as the memory. */
@@ -59,6 +65,7 @@ tb_status tb__device_export_ipc(const struct tb__device_memory *memory, uint8_t 
 /* Map what another process exported, at least `bytes` of it, for use in `gpu`'s context. The peer
  * is not trusted: what is no such memory, or less than it says, is an error. TB_E_UNSUPPORTED: it
  * lies on a device that this one cannot reach. The descriptor stays the caller's. */
+/* (A DMA-BUF of one's own is "imported", too.) */
 tb_status tb__device_import_fd(const struct tb__gpu *gpu, enum tb__device_kind kind, int borrow_fd,
                                uint64_t bytes, int read_only, struct tb__device_memory *out);
 tb_status tb__device_import_ipc(const struct tb__gpu *gpu, const uint8_t handle[64], uint64_t bytes,

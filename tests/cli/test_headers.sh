@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every public header compiles alone, without warnings, as C11 and as C++17 (and as C17 and C++20),
-# with each compiler that is there, from outside the tree. The umbrella header names all the others.
+# Every public header compiles alone, without warnings, as C11 and as C++17 (and as C17 and C++20; *.hpp
+# as C++ only), with each compiler that is there, from outside the tree. The umbrella header names all the others.
 set -u
 source=${TB_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 work=$(mktemp -d) || exit 1
@@ -21,6 +21,14 @@ compile() { # compile COMPILER STANDARD SUFFIX HEADER
     fi
     checked=$((checked + 1))
 }
+
+for path in "$source"/include/tensorbus/*.hpp; do # C++ only
+    header=$(basename "$path")
+    for standard in c++17 c++20; do
+        compile g++ $standard cpp "$header"
+        compile clang++ $standard cpp "$header"
+    done
+done
 
 for path in "$source"/include/tensorbus/*.h; do
     header=$(basename "$path")

@@ -266,6 +266,7 @@ const struct fake_control fake_cuda_control = {
     .calls = control_calls,
     .leaks = control_leaks,
     .bytes = control_bytes,
+    .advice = managed_advice,
     .own = control_own,
     .break_device = control_break,
     .reset_device = control_reset,

@@ -128,6 +128,7 @@ static int by_uuid_text(const char *text, int all)
 void fake_configure(void)
 {
     int all = number("devices", 1);
+    fake.dma_buf_borrows = number("dma_buf_borrows", 0);
     fake.empty = number("empty", 0);
     all = all > MAX_DEVICES ? MAX_DEVICES : all;
     fake.device_count = 0;

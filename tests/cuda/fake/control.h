@@ -30,6 +30,9 @@ struct fake_control {
     void (*leaks)(struct fake_leaks *out);
     /* Where the bytes at a device address are, for a test that plays a kernel; NULL: nowhere. */
     void *(*bytes)(uint64_t address, size_t bytes);
+    /* The last advice about managed memory, and about where: of a device (1, its number) or the
+     * CPU. */
+    void (*advice)(unsigned *advice, unsigned *type, int *id);
     /* What is there now is the test's, and no leak; called again: it is not any more. */
     void (*own)(void);
     /* Break the contexts of a device, as a kernel's illegal access would; 0: whole again. */

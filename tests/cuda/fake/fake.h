@@ -15,6 +15,7 @@
  *       integrated, mig   lists of devices, or `all`
  *       no_ABILITY   devices without it: vmm posix_fd stream_ops ipc ipc_events managed pools
  *                    read_only_register same_pointer host_register dma_buf unified
+ *       dma_buf_borrows  1: an imported descriptor stays the caller's
  *       memory       MiB of each device (1024)
  *       empty        1: the driver starts, but counts no devices
  *       slow         microseconds that each copy takes besides (0); with slow_to_device=1 only
@@ -63,6 +64,7 @@ extern struct fake {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int initialised, forked;
+    int dma_buf_borrows;
     int empty; /* it starts, and counts no devices */
     int device_count;
     struct fake_device devices[MAX_DEVICES];
@@ -148,7 +150,8 @@ struct block {
     int device; /* ordinal here, -1 when not visible */
     int exportable;
     int fd;
-    unsigned references;
+    unsigned handles; /* created, imported or retained, and not released */
+    unsigned mappings;
     int imported;
 };
 
@@ -161,7 +164,8 @@ struct range *range_next(struct range *range); /* NULL: the first */
 struct block *block_next(struct block *block);
 struct block *block_add(size_t bytes, int device, int fd);
 struct block *block_find(unsigned long long handle);
-void block_release(struct block *block);
+/* Frees it when it has neither handles nor mappings. */
+void block_drop(struct block *block);
 /* Bytes of device memory: reserves an address, makes the memfd and both mappings. */
 int range_back(struct range *range, size_t bytes);
 /* Where `bytes` at a device address lie, for a device that reads or writes them; NULL: not allowed.
@@ -228,5 +232,6 @@ int context_wait(struct fake_context *context);
 struct work *work_make(const char *name, work_fn *run);
 
 int event_count(void);
+void managed_advice(unsigned *advice, unsigned *type, int *id);
 
 #endif

@@ -334,9 +334,11 @@ static int answer(const struct range *range, int attribute, uint64_t address, vo
     case TB__POINTER_DEVICE_POINTER:
         memcpy(out, &address, sizeof address);
         return 0;
+    case TB__POINTER_MAPPING_BASE_ADDR:
     case TB__POINTER_RANGE_START_ADDR:
         memcpy(out, &range->base, sizeof range->base);
         return 0;
+    case TB__POINTER_MAPPING_SIZE:
     case TB__POINTER_RANGE_SIZE:
         memcpy(out, &range->bytes, sizeof range->bytes);
         return 0;
@@ -375,12 +377,25 @@ static int check_managed(uint64_t address, size_t bytes)
                : TB__CUDA_INVALID_VALUE;
 }
 
+static unsigned last_advice;
+static struct tb__mem_location last_where;
+
+void managed_advice(unsigned *advice, unsigned *type, int *id)
+{
+    fake_lock();
+    *advice = last_advice;
+    *type = last_where.type;
+    *id = last_where.id;
+    fake_unlock(0);
+}
+
 FAKE_API int cuMemAdvise_v2(uint64_t address, size_t bytes, unsigned advice,
                             struct tb__mem_location where)
 {
     ENTER("cuMemAdvise_v2");
-    (void)where;
     fake_lock();
+    last_advice = advice;
+    last_where = where;
     return fake_unlock(advice < 1 || advice > 6 ? TB__CUDA_INVALID_VALUE
                                                 : check_managed(address, bytes));
 }

@@ -149,12 +149,8 @@ struct block *block_add(size_t bytes, int device, int fd)
     if (block == NULL) {
         abort();
     }
-    *block = (struct block){.next = blocks,
-                            .handle = ++last,
-                            .bytes = bytes,
-                            .device = device,
-                            .fd = fd,
-                            .references = 1};
+    *block = (struct block){
+        .next = blocks, .handle = ++last, .bytes = bytes, .device = device, .fd = fd, .handles = 1};
     blocks = block;
     return block;
 }
@@ -162,16 +158,16 @@ struct block *block_add(size_t bytes, int device, int fd)
 struct block *block_find(unsigned long long handle)
 {
     for (struct block *block = blocks; block != NULL; block = block->next) {
-        if (block->handle == handle) {
+        if (block->handle == handle && block->handles > 0) {
             return block;
         }
     }
     return NULL;
 }
 
-void block_release(struct block *block)
+void block_drop(struct block *block)
 {
-    if (--block->references > 0) {
+    if (block->handles > 0 || block->mappings > 0) {
         return;
     }
     struct block **at = &blocks;

@@ -71,7 +71,8 @@ FAKE_API int cuMemRelease(unsigned long long handle)
     if (block == NULL) {
         return fake_unlock(TB__CUDA_INVALID_VALUE);
     }
-    block_release(block);
+    block->handles--;
+    block_drop(block);
     return fake_unlock(code);
 }
 
@@ -83,7 +84,7 @@ FAKE_API int cuMemRetainAllocationHandle(unsigned long long *out, void *address)
     if (range == NULL || range->block == NULL) {
         return fake_unlock(TB__CUDA_INVALID_VALUE);
     }
-    range->block->references++;
+    range->block->handles++;
     *out = range->block->handle;
     return fake_unlock(0);
 }
@@ -213,7 +214,7 @@ FAKE_API int cuMemMap(uint64_t address, size_t bytes, size_t offset, unsigned lo
     if (host == MAP_FAILED) {
         return fake_unlock(TB__CUDA_MAP_FAILED);
     }
-    block->references++;
+    block->mappings++;
     range->host = host;
     range->block = block;
     range->device = block->device;
@@ -233,7 +234,8 @@ FAKE_API int cuMemUnmap(uint64_t address, size_t bytes)
         return fake_unlock(TB__CUDA_INVALID_VALUE);
     }
     munmap(range->host, bytes);
-    block_release(range->block);
+    range->block->mappings--;
+    block_drop(range->block);
     range->host = NULL;
     range->block = NULL;
     return fake_unlock(code);
@@ -390,7 +392,8 @@ FAKE_API int cuImportExternalMemory(tb__external *out, const struct tb__external
         return fake_unlock(code);
     }
     struct CUextMemory_st *external = calloc(1, sizeof *external);
-    external->fd = handle->handle.fd; /* taken */
+    external->fd = fake.dma_buf_borrows ? fcntl(handle->handle.fd, F_DUPFD_CLOEXEC, 3)
+                                        : handle->handle.fd; /* taken */
     external->device = context->device;
     external->bytes = (size_t)handle->size;
     external->range = range_add(RANGE_EXTERNAL, context->device, 0, 0);
