@@ -6,28 +6,56 @@
 
 #include "base/size.h"
 
-/* Address for the device and start of its range; 0 when the byte is not in page-locked memory. */
-static int locked_byte(uint64_t byte, uint64_t *address, uint64_t *start)
+static int is_locked(uint64_t byte)
+{
+    uint32_t type = 0;
+    return tb__cuda()->pointer_get_attribute(&type, TB__POINTER_MEMORY_TYPE, byte) ==
+               TB__CUDA_SUCCESS &&
+           type == TB__MEMORYTYPE_HOST;
+}
+
+/* Address for the device and start of its range, of a byte that is page-locked. */
+static int address_of(uint64_t byte, uint64_t *address, uint64_t *start)
 {
     const struct tb__cuda_api *cuda = tb__cuda();
-    uint32_t type = 0;
-    return cuda->pointer_get_attribute(&type, TB__POINTER_MEMORY_TYPE, byte) == TB__CUDA_SUCCESS &&
-           type == TB__MEMORYTYPE_HOST &&
-           cuda->pointer_get_attribute(address, TB__POINTER_DEVICE_POINTER, byte) ==
+    return cuda->pointer_get_attribute(address, TB__POINTER_DEVICE_POINTER, byte) ==
                TB__CUDA_SUCCESS &&
            cuda->pointer_get_attribute(start, TB__POINTER_RANGE_START_ADDR, byte) ==
                TB__CUDA_SUCCESS;
 }
 
-uint64_t tb__host_device_address(const void *ptr, uint64_t bytes)
+/* A context is current. */
+static uint64_t address_inside(uint64_t at, uint64_t bytes)
 {
     uint64_t first = 0, last = 0, first_start = 0, last_start = 0;
-    uint64_t at = (uint64_t)(uintptr_t)ptr;
-    if (bytes == 0 || !tb__cuda_is_open() || !locked_byte(at, &first, &first_start) ||
-        !locked_byte(at + bytes - 1, &last, &last_start)) {
+    if (!address_of(at, &first, &first_start) || !address_of(at + bytes - 1, &last, &last_start)) {
         return 0;
     }
     return first_start == last_start && last - first == bytes - 1 ? first : 0;
+}
+
+uint64_t tb__host_device_address(const void *ptr, uint64_t bytes)
+{
+    uint64_t at = (uint64_t)(uintptr_t)ptr;
+    if (bytes == 0 || !tb__cuda_is_open() || !is_locked(at) || !is_locked(at + bytes - 1)) {
+        return 0;
+    }
+    /* Only within a context, any, does the driver say what a device's address is. */
+    tb__context current = NULL;
+    if (tb__cuda()->ctx_get_current(&current) == TB__CUDA_SUCCESS && current != NULL) {
+        return address_inside(at, bytes);
+    }
+    const struct tb__gpu *gpu;
+    struct tb__gpu_scope scope;
+    tb_error kept;
+    tb_last_error(&kept);
+    if (tb__gpu_get(0, &gpu) != TB_OK || tb__gpu_enter(gpu, &scope) != TB_OK) {
+        tb__error_restore(&kept);
+        return 0;
+    }
+    uint64_t address = address_inside(at, bytes);
+    tb__gpu_leave(&scope);
+    return address;
 }
 
 /* What the limit on locked memory is, when it may be in the way. */

@@ -365,6 +365,10 @@ FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
     if (range == NULL || (range->kind == RANGE_RESERVED && range->host == NULL)) {
         return fake_unlock(TB__CUDA_INVALID_VALUE);
     }
+    struct fake_context *context;
+    if (attribute == TB__POINTER_DEVICE_POINTER && fake_context_check(&context) != 0) {
+        return fake_unlock(TB__CUDA_INVALID_CONTEXT);
+    }
     return fake_unlock(answer(range, attribute, address, out));
 }
 
