@@ -45,11 +45,17 @@ uint64_t tb__host_device_address(const void *ptr, uint64_t bytes)
     if (tb__cuda()->ctx_get_current(&current) == TB__CUDA_SUCCESS && current != NULL) {
         return address_inside(at, bytes);
     }
+    /* The one of the device that it was registered with is there already. */
     const struct tb__gpu *gpu;
     struct tb__gpu_scope scope;
     tb_error kept;
+    int ordinal = 0;
     tb_last_error(&kept);
-    if (tb__gpu_get(0, &gpu) != TB_OK || tb__gpu_enter(gpu, &scope) != TB_OK) {
+    if (tb__cuda()->pointer_get_attribute(&ordinal, TB__POINTER_DEVICE_ORDINAL, at) !=
+        TB__CUDA_SUCCESS) {
+        ordinal = 0;
+    }
+    if (tb__gpu_get(ordinal, &gpu) != TB_OK || tb__gpu_enter(gpu, &scope) != TB_OK) {
         tb__error_restore(&kept);
         return 0;
     }

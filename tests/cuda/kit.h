@@ -44,6 +44,19 @@ _Noreturn void kit_skip(const char *why);
 _Noreturn void kit_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Sanitizers turn mlock() off. */
+static inline int kit_locks_nothing(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 1;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return 1;
+#endif
+#endif
+    return 0;
+}
+
 /* Run `body` in a forked process; its exit status (256 + signal when it was killed). */
 int kit_child(void (*body)(void *), void *argument);
 

@@ -298,14 +298,19 @@ static void both_halves_overlap(void)
     const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
     struct timespec begin, end;
     OK(tb__gpu_copy_sync(&job, NULL)); /* makes the chunks */
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    OK(tb__gpu_copy_sync(&job, NULL));
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double ms =
-        (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
-    /* 16 halves of 20 ms: one after another 320 ms, two at a time 180 ms. */
-    if (ms < 160 || ms > 270) {
-        FAIL("%.0f ms", ms);
+    /* 16 halves of 20 ms: one after another 320 ms, two at a time 180 ms. The best of some: the
+     * machine may have other things to do. */
+    double best = 1e9;
+    for (int i = 0; i < 5 && best > 270; i++) {
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        OK(tb__gpu_copy_sync(&job, NULL));
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        double ms =
+            (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
+        best = ms < best ? ms : best;
+    }
+    if (best < 160 || best > 270) {
+        FAIL("%.0f ms", best);
     }
     side_drop(&src);
     side_drop(&dst);

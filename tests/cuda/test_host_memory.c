@@ -58,6 +58,21 @@ static void the_device_may_see_it_elsewhere(void)
     munmap(memory, BYTES);
 }
 
+/* To ask about memory of one device makes no context on another. */
+static void asking_makes_no_context(void)
+{
+    char *memory = pages(BYTES);
+    struct tb__host_registration registration = {0};
+    struct fake_leaks leaks;
+    OK(tb__host_register(gpu_at(1), memory, BYTES, 0, &registration));
+    CHECK(tb__host_device_address(memory, BYTES) != 0);
+    CHECK_EQ(tb__host_device_address(&leaks, 8), 0);
+    kit_fake()->leaks(&leaks);
+    CHECK_EQ(leaks.primaries, 1);
+    tb__host_unregister(&registration);
+    munmap(memory, BYTES);
+}
+
 static void what_somebody_else_registered_is_taken_as_it_is(void)
 {
     char *memory = pages(BYTES);
@@ -152,7 +167,7 @@ static void memory_that_is_not_there(void)
 {
     char *memory = pages(BYTES);
     struct tb__host_registration registration = {0};
-    CHECK_EQ(munmap(memory + 4096, 4096), 0);
+    CHECK_EQ(mprotect(memory + 4096, 4096, PROT_NONE), 0);
     CHECK(tb__host_register(gpu_at(0), memory, BYTES, 0, &registration) < 0);
     CHECK(registration.gpu == NULL);
     munmap(memory, BYTES);
@@ -179,6 +194,7 @@ int main(int argc, char **argv)
     static const struct kit_test tests[] = {
         ANY(registered_memory_has_an_address_for_the_device, NULL),
         FAKE(the_device_may_see_it_elsewhere, "no_same_pointer=all"),
+        FAKE(asking_makes_no_context, "devices=2"),
         ANY(what_somebody_else_registered_is_taken_as_it_is, NULL),
         ANY(somebody_else_may_have_unregistered_it, NULL),
         ANY(read_only_memory, NULL),
