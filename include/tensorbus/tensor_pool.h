@@ -29,8 +29,8 @@ extern "C" {
 
 #define TB_POOL_ID_SIZE 96 /* "pool_" + 64 + "_" + 20 digits + terminator, rounded up */
 
-/** Register a pool shaped like `tensor`, with two slots, and write it as the first frame. The bus
- *  must have a name.
+/** Register a pool shaped like `tensor`, with two slots, on the tensor's device, and write it as
+ *  the first frame. The bus must have a name.
  *  Shape:   every write has this tensor's dtype and shape.
  *  Owner:   the bus owns the pool. id belongs to the caller.
  *  Returns: as tb_pool_register() and tb_pool_write(); TB_E_INVALID (NULL, a bus without a name).
@@ -45,13 +45,14 @@ typedef struct tb_register_options {
     const char *doradma_name; /* "dora_pool_...": also a file in /dev/shm for foreign readers */
     const char *machine;      /* of the receiver; NULL or "": this one, all that is possible now */
     uint64_t max_bytes;       /* > 0: a tensor of 0 bytes, or of more, is refused (dora: 1 GiB) */
-    tb_device receiver;       /* the receiver's device: TB_CPU */
+    tb_device receiver;       /* TB_CUDA(n): the pool is on this GPU, where its receiver works;
+                                 0: on the tensor's device, in host memory if `host` */
     uint32_t exported;        /* 1: as doradma_name, with the name that dora gives by itself:
                                  dora_pool_[<$DORA_MACHINE_ID>_]<flow>_<process>_<counter> */
     uint32_t slots;           /* 0: 2 (a live pool has 1) */
     uint32_t live;            /* 1: one slot that changes under its holders, see above */
     uint32_t max_leases;      /* frames that one reader may hold at once; 0: 4 */
-    uint32_t reserved;        /* 0 */
+    uint32_t host;            /* 1: in host memory, wherever the tensor is (receiver: 0) */
 } tb_register_options;
 
 /** As tb_register(), with options.
@@ -59,7 +60,8 @@ typedef struct tb_register_options {
  *  Owner:   the bus owns the pool. id belongs to the caller. Options are copied.
  *  Returns: as tb_register(); TB_E_INVALID (name, slots; data: "Invalid source pointer (NULL)"),
  *           TB_E_EXISTS (the file: "failed to create pool shared memory"), TB_E_LIMIT ("Invalid
- *           size: N bytes"), TB_E_UNSUPPORTED (machine, receiver).
+ *           size: N bytes"), TB_E_UNSUPPORTED (machine, receiver), TB_E_NOT_FOUND (receiver: no
+ *           such GPU).
  *  Threads: any.   Waits: while memory is allocated, and for the copies.
  *  Source:  src/pool/tensor_pool.c */
 TB_API TB_MUST_USE tb_status tb_register_with(tb_bus *bus, const tb_tensor *tensor,

@@ -130,11 +130,14 @@ static tb_status check_options(const tb_register_options *options)
                         "without one every process of this machine can read the pool",
                         options->machine);
     }
-    if (options->receiver != TB_CPU) {
+    if (options->receiver != TB_CPU && !TB_IS_CUDA(options->receiver)) {
         return TB__FAIL(TB_E_UNSUPPORTED,
-                        "pool for a receiver on device 0x%x: this build has CPU pools only; "
-                        "register it for the CPU and copy in the receiver",
+                        "pool for a receiver on device 0x%x: use TB_CUDA(n), or 0 and `host`",
                         (unsigned)options->receiver);
+    }
+    if (options->receiver != TB_CPU && options->host) {
+        return TB__FAIL(TB_E_INVALID, "a pool in host memory (`host`) for a receiver on a GPU: "
+                                      "choose one");
     }
     if (options->live ? options->slots > 1 : options->slots == 1) {
         return TB__FAIL(TB_E_INVALID,
@@ -161,6 +164,14 @@ static tb_status name_segment(struct registration *it)
                                  tb_bus_name(it->bus), it->counter, it->segment);
 }
 
+static tb_device pool_device(const struct registration *it)
+{
+    if (it->options.host) {
+        return TB_CPU;
+    }
+    return it->options.receiver != TB_CPU ? it->options.receiver : it->tensor->device;
+}
+
 static tb_status open_pool(const struct registration *it, const char *name, const char *segment,
                            tb_pool **out)
 {
@@ -170,7 +181,7 @@ static tb_status open_pool(const struct registration *it, const char *name, cons
                                .name = name,
                                .dtype = it->tensor->dtype,
                                .ndim = it->tensor->ndim,
-                               .device = it->tensor->device,
+                               .device = pool_device(it),
                                .slots = live ? 1 : slots,
                                .policy = TB_LATEST,
                                .max_leases = it->options.max_leases,

@@ -45,7 +45,8 @@ static void pin_if_possible(tb_status status)
     }
 }
 
-/* In the order of the default stream, as the driver's own copies that wait; and wait. */
+/* In the order of the default stream, as the driver's own copies that wait; and wait. Between two
+ * GPUs that is the destination's: the one whose stream the copy was put on. */
 static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
 {
     const struct tb__gpu *gpu;
@@ -53,8 +54,8 @@ static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
     if (destination->device == TB_CPU && source->device == TB_CPU) {
         return TB_OK;
     }
-    TB__TRY(
-        tb__gpu_of_device(source->device != TB_CPU ? source->device : destination->device, &gpu));
+    TB__TRY(tb__gpu_of_device(destination->device != TB_CPU ? destination->device : source->device,
+                              &gpu));
     return tb__stream_synchronize(NULL, gpu);
 }
 

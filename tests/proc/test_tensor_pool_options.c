@@ -466,9 +466,13 @@ static void what_dora_refuses_is_refused(void)
     options.machine = "B";
     refused(bus, &tensor, &options, TB_E_UNSUPPORTED, "machine `B`");
     options.machine = "";
-    options.receiver = TB_CUDA(1);
-    refused(bus, &tensor, &options, TB_E_UNSUPPORTED, "CPU pools only");
+    options.receiver = 5;
+    refused(bus, &tensor, &options, TB_E_UNSUPPORTED, "use TB_CUDA(n)");
+    options.receiver = TB_CUDA(0);
+    options.host = 1;
+    refused(bus, &tensor, &options, TB_E_INVALID, "choose one");
     options.receiver = TB_CPU;
+    options.host = 0;
     options.slots = 1;
     refused(bus, &tensor, &options, TB_E_INVALID, "1 slots");
     options.live = 1;
@@ -484,7 +488,6 @@ static void what_dora_refuses_is_refused(void)
     nowhere.data = NULL;
     refused(bus, &nowhere, &options, TB_E_INVALID, "Invalid source pointer (NULL)");
     refused(bus, NULL, &options, TB_E_INVALID, "needs a tensor");
-    options.reserved = 0;
     options.size = 4;
     refused(bus, &tensor, &options, TB_E_INVALID, "tb_register_options");
     CHECK_EQ(harness_memfd_count(), mappings); /* nothing of them is left */
