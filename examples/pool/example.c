@@ -26,19 +26,41 @@ static _Noreturn void refuse(const char *node, const char *name, const char *val
     exit(1);
 }
 
-static void check_device(const char *node, const char *name)
+/* `cpu`, `cuda:N`, or `cuda`, which is `cuda:0`. */
+static tb_device read_device(const char *node, const char *name, const char **text)
 {
-    const char *device = setting(name, "cpu");
-    if (strcmp(device, "cpu") != 0) {
-        refuse(node, name, device, "only `cpu` works here so far");
+    *text = setting(name, "cpu");
+    if (strcmp(*text, "cpu") == 0) {
+        return TB_CPU;
+    }
+    if (strcmp(*text, "cuda") == 0) {
+        return TB_CUDA(0);
+    }
+    unsigned number;
+    int end = 0;
+    if (sscanf(*text, "cuda:%3u%n", &number, &end) != 1 || (*text)[end] != '\0' ||
+        (*text)[5] < '0' || (*text)[5] > '9') {
+        refuse(node, name, *text, "use cpu, cuda or cuda:0, cuda:1, ...");
+    }
+    return TB_CUDA(number);
+}
+
+void example_need_cpu(const char *node, const struct example_config *config)
+{
+    static const char why[] = "this flow fills and reads frames with the CPU; use `cpu`";
+    if (config->sender != TB_CPU) {
+        refuse(node, "sender_device", config->sender_name, why);
+    }
+    if (config->receiver != TB_CPU) {
+        refuse(node, "receiver_device", config->receiver_name, why);
     }
 }
 
 struct example_config example_configure(const char *node)
 {
     struct example_config config = {.frames = 0};
-    check_device(node, "sender_device");
-    check_device(node, "receiver_device");
+    config.sender = read_device(node, "sender_device", &config.sender_name);
+    config.receiver = read_device(node, "receiver_device", &config.receiver_name);
     const char *cross = setting("cross_machine", "false");
     if (strcmp(cross, "false") != 0 && strcmp(cross, "0") != 0) {
         refuse(node, "cross_machine", cross, "other machines cannot be reached yet; use `false`");
@@ -66,22 +88,6 @@ void example_fail(const char *node, const char *what)
 {
     fprintf(stderr, "%s: %s: %s\n", node, what, tb_last_error_text());
     exit(1);
-}
-
-tb_tensor example_tensor(int64_t *data)
-{
-    return (tb_tensor){.data = data,
-                       .device = TB_CPU,
-                       .dtype = TB_I64,
-                       .ndim = 2,
-                       .shape = {EXAMPLE_ROWS, EXAMPLE_COLUMNS}};
-}
-
-void example_preview(const char *who, const int64_t *data)
-{
-    printf("%s preview: [%lld, %lld, %lld, %lld, %lld, ...]\n", who, (long long)data[0],
-           (long long)data[1], (long long)data[2], (long long)data[3], (long long)data[4]);
-    fflush(stdout);
 }
 
 int64_t example_now_ns(void)

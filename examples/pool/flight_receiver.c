@@ -61,6 +61,7 @@ int main(void)
 {
     struct receiver self = {.config = example_configure(NODE)};
     tb_node *node;
+    example_need_cpu(NODE, &self.config);
     if (tb_node_open(&node) != TB_OK) {
         example_fail(NODE, "open");
     }

@@ -53,6 +53,7 @@ static int send_frame(tb_node *node, tb_pool *pool, int64_t index)
 int main(void)
 {
     struct example_config config = example_configure(NODE);
+    example_need_cpu(NODE, &config);
     tb_node *node;
     tb_pool *pool;
     if (tb_node_open(&node) != TB_OK) {

@@ -1,5 +1,6 @@
-/* Receiver of the pool example: reads each frame in place, checks that element 0 counts, asks for
- * the next one, and at the end frees the pool in the way that the scenario wants. */
+/* Receiver of the pool example: reads each frame in place, on whatever device it lies, checks that
+ * element 0 counts, asks for the next one, and at the end frees the pool in the way that the
+ * scenario wants. */
 #include "example.h"
 
 #include <inttypes.h>
@@ -37,15 +38,16 @@ static void read_frame(struct receiver *self, int64_t index, int64_t sent_ns)
     if (tb_read(tb_node_bus(self->node), self->id, TB_SECONDS(10), &frame) != TB_OK) {
         example_fail(NODE, "read");
     }
-    const int64_t *data = tb_frame_tensor(frame)->data;
-    if (data[0] != index) {
-        fprintf(stderr, NODE ": frame %" PRId64 ": element 0 is %" PRId64 "\n", index, data[0]);
+    const tb_tensor *tensor = tb_frame_tensor(frame);
+    int64_t count = example_get_count(NODE, tensor);
+    if (count != index) {
+        fprintf(stderr, NODE ": frame %" PRId64 ": element 0 is %" PRId64 "\n", index, count);
         exit(1);
     }
     self->duration_ns += example_now_ns() - sent_ns;
     self->bytes += EXAMPLE_BYTES;
     if (index == 0) {
-        example_preview("Receiver", data);
+        example_preview(NODE, "Receiver", tensor);
     }
     tb_frame_release(frame);
 }

@@ -1,9 +1,8 @@
-/* Sender of the pool example: registers a pool once, then for each frame writes into it, tells the
- * receiver, and waits until the receiver asks for the next. */
+/* Sender of the pool example: registers a pool once on the receiver's device, then for each frame
+ * writes into it, tells the receiver, and waits until the receiver asks for the next. */
 #include "example.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NODE "sender_node"
@@ -65,13 +64,25 @@ static void write_frame(tb_node *node, const struct example_config *config, cons
         }
         freed = 1;
     }
-    ((int64_t *)tensor->data)[0] = index;
+    example_set_count(NODE, tensor, index);
     int64_t sent_ns = example_now_ns();
     tb_status status = tb_write(bus, id, tensor, TB_SECONDS(10));
     if (status != (freed ? TB_E_FREED : TB_OK)) {
         example_fail(NODE, "write");
     }
     tell_receiver(node, config, id, index, sent_ns);
+}
+
+/* The pool lies where the receiver works; each write brings the frame there. */
+static void register_pool(tb_node *node, const struct example_config *config,
+                          const tb_tensor *tensor, char id[TB_POOL_ID_SIZE])
+{
+    tb_register_options options = {
+        .size = sizeof options, .receiver = config->receiver, .host = config->receiver == TB_CPU};
+    tb_status status = tb_register_with(tb_node_bus(node), tensor, &options, id);
+    if (status != TB_OK) {
+        example_fail_device(NODE, config, "register", status);
+    }
 }
 
 int main(void)
@@ -81,24 +92,14 @@ int main(void)
     if (tb_node_open(&node) != TB_OK) {
         example_fail(NODE, "open");
     }
-    int64_t *data = malloc(EXAMPLE_BYTES);
-    if (data == NULL) {
-        fprintf(stderr, NODE ": no memory for a frame of %zu bytes\n", EXAMPLE_BYTES);
-        return 1;
-    }
-    for (size_t i = 0; i < EXAMPLE_ELEMENTS; i++) {
-        data[i] = (int64_t)i;
-    }
-    tb_tensor tensor = example_tensor(data);
+    struct example_source source = example_source_create(NODE, &config);
     char id[TB_POOL_ID_SIZE];
-    if (tb_register(tb_node_bus(node), &tensor, id) != TB_OK) {
-        example_fail(NODE, "register");
-    }
-    example_preview("Sender", data);
+    register_pool(node, &config, &source.tensor, id);
+    example_preview(NODE, "Sender", &source.tensor);
     int64_t index = 0;
     enum answer answer;
     do {
-        write_frame(node, &config, id, &tensor, index++);
+        write_frame(node, &config, id, &source.tensor, index++);
         answer = await_answer(node);
     } while (answer == NEXT_REQUIRED && index < config.frames);
     int failed = answer == RECEIVER_GONE;
@@ -111,6 +112,6 @@ int main(void)
                 (long long)config.frames);
     }
     tb_node_close(node);
-    free(data);
+    example_source_destroy(&source);
     return failed;
 }
