@@ -42,7 +42,7 @@ set -m
 
 # What the user of a broken protocol would meet, and the assertions that say so.
 declare -A sign=(
-    [torn]='true_lease\[|true_stream\[|true_frame\[s\]==|true_writer|first=='
+    [torn]='true_lease\[|true_stream\[|true_frame\[s\]==|true_writer|first==|true_torn|true_sure|true_down_bad|true_data'
     [stale]='gen\[s\]!='
     [lost]='true_got|cursor\[r\]>=|cursor\[r\]!=after|g<=\(|true_start|taken\[|cursor==head'
     [newest]='true_frame\[s\]<head'
@@ -52,6 +52,7 @@ declare -A sign=(
     [backwards]='taken\[r\]<=g'
     [unmapped]='true_mapped'
     [hidden]='head==\(2'
+    [passed]='turn\['
     [stuck]='invalid end state'
 )
 
@@ -214,6 +215,38 @@ ok "doorbell: a thread waits, a stream releases" doorbell.pml -DWAIT_SLOT -DSTRE
 more "doorbell: two threads wait, a third gives up" doorbell.pml -DWAIT_SLOT -DTHIRD
 more "doorbell: two threads wait, readers die" doorbell.pml -DWAIT_SLOT -DDEATH
 
+started="-DSTARTED"
+fails="-DFAIL -DSTARTED"
+owner="-DOWNER_DIES -DSLOTS=1 -DWRITES=1" # one frame, two that complete it
+owner_again="-DOWNER_DIES -DSLOTS=1 -DWRITES=2 -DALONE"
+down="-DREADER_DIES -DDOWN -DSTARTED -DSLOTS=1"
+
+ok "gate: one stream" gate.pml
+ok "gate: two streams, frames out of order" gate.pml -DSTREAMS=2
+ok "gate: a late joiner" gate.pml -DLATE=1
+ok "gate: two readers, one late" gate.pml -DREADERS=2 -DLATE=2 $started -DALONE -DWRITES=2
+ok "gate: and one that the CPU reads" gate.pml -DCPU $started
+ok "gate: readers leave, gates are unmapped" gate.pml -DLEAVE -DSTREAMS=2 $started
+ok "gate: a stream fails, a late joiner" gate.pml $fails -DLATE=1
+ok "gate: one of two streams fails" gate.pml $fails -DSTREAMS=2
+ok "gate: a stream fails, one that the CPU reads" gate.pml -DFAIL -DCPU -DSLOTS=1 -DWRITES=2 -DALONE
+ok "gate: the owner dies" gate.pml $owner
+ok "gate: the owner dies, the slot was used before" gate.pml $owner_again
+ok "gate: the owner dies, 2 slots" gate.pml -DOWNER_DIES -DALONE $started
+ok "gate: the owner dies, one that the CPU reads" gate.pml $owner -DCPU -DALONE
+ok "gate: the owner dies, readers leave" gate.pml $owner -DLEAVE -DALONE
+ok "gate: the owner dies or its stream fails, a late joiner" gate.pml $owner -DFAIL -DLATE=1 -DALONE
+ok "gate: the owner dies unmarked" gate.pml $owner -DUNMARKED
+ok "gate: the owner dies, a look after the wait is enough" gate.pml $owner -DNO_LOOK_UNTIL_HANGUP
+ok "gate: the owner dies, looks until the hang-up are enough" gate.pml $owner -DNO_LOOK_AFTER_WAIT
+ok "gate: a reader dies, gates are unmapped" gate.pml -DREADER_DIES -DLEAVE -DALONE $started
+ok "gate: a reader dies, a frame was made of what it read" gate.pml $down
+more "gate: two readers, one late, 1 slot" gate.pml -DREADERS=2 -DLATE=2 -DSLOTS=1 -DWRITES=2
+more "gate: the owner dies, a late joiner" gate.pml $owner -DLATE=1
+more "gate: the owner dies, 2 slots, two complete" gate.pml -DOWNER_DIES $started -DWRITES=2
+more "gate: a reader dies, gates are unmapped, two complete" gate.pml -DREADER_DIES -DLEAVE $started
+more "gate: one of two streams fails, one that the CPU reads" gate.pml $fails -DSTREAMS=2 -DCPU -DALONE
+
 caught "without the first scan" disturbed lease.pml -DNO_PRESCAN -DDISTURB $one
 caught "without the claimed mark" torn lease.pml -DNO_CLAIM $one
 caught "without the second scan" torn lease.pml -DNO_SECOND_SCAN $one
@@ -294,6 +327,39 @@ caught "slot: without slices when a stream releases" stuck doorbell.pml -DNO_SLI
 caught "slot: without waking every thread" stuck doorbell.pml -DNO_WAKE_ALL -DWAIT_SLOT
 caught "slot: without raising flags again" stuck doorbell.pml -DNO_RAISE_AGAIN -DWAIT_SLOT
 caught "slot: without a ring after raising flags again" stuck doorbell.pml -DNO_RING_AGAIN -DWAIT_SLOT
+
+caught "gate: without a look at what is pending" stale gate.pml -DNO_PENDING_LOOK
+caught "gate: without pending before the generation in the second look" stale gate.pml -DNO_PENDING_LOOK_FIRST
+caught "gate: without the generation before pending is taken back" stale gate.pml -DNO_GENERATION_FIRST
+caught "gate: without pending taken back before the slot is" torn gate.pml -DNO_PENDING_FIRST
+caught "gate: without pending said before others may complete" torn gate.pml -DNO_PENDING_BEFORE_WORK
+caught "gate: without the slot on loan while pending" stale gate.pml -DNO_LOANED_WHILE_PENDING
+caught "gate: without completing just once" stale gate.pml -DNO_SWAP
+caught "gate: without raising gates at completion" stuck gate.pml -DNO_RAISE -DLATE=1
+caught "gate: without the list loaded after the generation" stuck gate.pml -DNO_LIST_AFTER_GENERATION -DLATE=1
+caught "gate: without the gates before done" stuck gate.pml -DNO_GATES_FIRST -DSTREAMS=2
+caught "gate: without the gates before done, leaving" unmapped gate.pml -DNO_GATES_FIRST -DLEAVE
+caught "gate: without waiting for streams before unmapping" unmapped gate.pml -DNO_LAST_GATED -DLEAVE
+caught "gate: without waiting for walkers before unmapping" unmapped gate.pml -DNO_WAIT_FOR_WALKERS -DLEAVE
+caught "gate: without reusing entries only at 0" torn gate.pml -DNO_ENTRY_ZERO
+caught "gate: without the stream clearing its entry" torn gate.pml -DNO_STREAM_CLEARS
+caught "gate: without the generation for the CPU" torn gate.pml -DNO_CPU_GENERATION -DCPU
+caught "gate: without turns at the head" passed gate.pml -DNO_TURNS -DSTREAMS=2
+caught "gate: without moving the head over failed frames" stuck gate.pml -DNO_HEAD_OVER_FAILED $fails
+caught "gate: without raising gates of failed frames" stuck gate.pml -DNO_RAISE_FAILED $fails
+caught "gate: without saying failed before the list is loaded" stuck gate.pml -DNO_FAILED_FIRST $fails -DLATE=1
+caught "gate: without looking for failed frames" stuck gate.pml -DNO_LOOK_FAILED $fails -DLATE=1
+caught "gate: without keeping failed frames that are held" torn gate.pml -DNO_FAILED_HELD $fails -DSTREAMS=2
+caught "gate: without a poison below the next frame" torn gate.pml -DNO_ODD_POISON $fails -DSTREAMS=2
+caught "gate: without any look after a death" stuck gate.pml -DNO_LOOK_UNTIL_HANGUP -DNO_LOOK_AFTER_WAIT $owner
+caught "gate: without seeing the hang-up before the last look" stuck gate.pml -DNO_HANGUP_FIRST -DNO_LOOK_AFTER_WAIT $owner
+caught "gate: without a look at the hang-up" stuck gate.pml -DNO_HANGUP_LOOK -DUNMARKED $owner
+caught "gate: without watching for readers that leave" stuck gate.pml -DNO_WATCH_CLOSING -DLEAVE -DALONE $owner
+caught "gate: without noting poison before the gate" torn gate.pml -DNO_POISONED_FIRST $owner
+caught "gate: without looking at the note" torn gate.pml -DNO_LOOK_POISONED $owner
+caught "gate: without looking at the note last" torn gate.pml -DNO_POISONED_LAST $owner
+caught "gate: without raising the note only" torn gate.pml -DNO_RAISE_POISONED $owner_again
+caught "gate: without asking for the owner after the gate" torn gate.pml -DNO_LIFE_LOOK $down
 
 while [ "${#running[@]}" -gt 0 ]; do
     wait -n "${running[@]}" 2>/dev/null
