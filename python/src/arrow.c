@@ -10,14 +10,18 @@
 #define SCHEMA_NAME "arrow_schema"
 #define ARRAY_NAME "arrow_array"
 
-/* Consumers let go on any thread, with the GIL or without, now and then when Python has ended. */
-static void let_go(void *keep)
+void py_arrow_let_go(void (*release)(void *keep), void *keep)
 {
     if (Py_IsInitialized()) {
         PyGILState_STATE gil = PyGILState_Ensure();
-        py_value_view_end(keep);
+        release(keep);
         PyGILState_Release(gil);
     }
+}
+
+static void let_go(void *keep)
+{
+    py_arrow_let_go(py_value_view_end, keep);
 }
 
 static struct py_arrow_tree *make_tree(struct py_value *value, struct py_arrow_error *error)
@@ -105,34 +109,56 @@ static PyObject *array_capsule(struct py_arrow_tree *tree)
     return capsule;
 }
 
+PyObject *py_arrow_schema_capsule(struct py_arrow_tree *take_tree)
+{
+    if (take_tree == NULL) {
+        return NULL;
+    }
+    PyObject *capsule = schema_capsule(take_tree);
+    py_arrow_tree_unref(take_tree);
+    return capsule;
+}
+
+PyObject *py_arrow_capsules(struct py_arrow_tree *take_tree)
+{
+    if (take_tree == NULL) {
+        return NULL;
+    }
+    PyObject *schema = schema_capsule(take_tree);
+    PyObject *array = schema != NULL ? array_capsule(take_tree) : NULL;
+    PyObject *pair = array != NULL ? PyTuple_Pack(2, schema, array) : NULL;
+    Py_XDECREF(schema);
+    Py_XDECREF(array);
+    py_arrow_tree_unref(take_tree);
+    return pair;
+}
+
+int py_arrow_parse(PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"requested_schema", NULL};
+    PyObject *requested = Py_None; /* a wish; what is there is given */
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "|O:__arrow_c_array__", names, &requested)
+               ? 0
+               : -1;
+}
+
+PyObject *py_arrow_pyarrow(PyObject *object)
+{
+    PyObject *pyarrow = PyImport_ImportModule("pyarrow");
+    PyObject *array = pyarrow != NULL ? PyObject_CallMethod(pyarrow, "array", "O", object) : NULL;
+    Py_XDECREF(pyarrow);
+    return array;
+}
+
 PyObject *py_value_arrow_schema(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    struct py_arrow_tree *tree = py_value_tree((struct py_value *)self);
-    if (tree == NULL) {
-        return NULL;
-    }
-    PyObject *capsule = schema_capsule(tree);
-    py_arrow_tree_unref(tree);
-    return capsule;
+    return py_arrow_schema_capsule(py_value_tree((struct py_value *)self));
 }
 
 PyObject *py_value_arrow_array(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"requested_schema", NULL};
-    PyObject *requested = Py_None; /* a wish; what is there is given */
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:__arrow_c_array__", names, &requested)) {
-        return NULL;
-    }
-    struct py_arrow_tree *tree = py_value_tree((struct py_value *)self);
-    if (tree == NULL) {
-        return NULL;
-    }
-    PyObject *schema = schema_capsule(tree);
-    PyObject *array = schema != NULL ? array_capsule(tree) : NULL;
-    PyObject *pair = array != NULL ? PyTuple_Pack(2, schema, array) : NULL;
-    Py_XDECREF(schema);
-    Py_XDECREF(array);
-    py_arrow_tree_unref(tree);
-    return pair;
+    return py_arrow_parse(args, kwargs) == 0
+               ? py_arrow_capsules(py_value_tree((struct py_value *)self))
+               : NULL;
 }

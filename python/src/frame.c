@@ -4,6 +4,7 @@
 #include "dlpack.h"
 #include "dtype.h"
 #include "errors.h"
+#include "frame_arrow.h"
 #include "frame_info.h"
 #include "handle.h"
 #include "view.h"
@@ -369,6 +370,12 @@ static PyMethodDef methods[] = {
      "is\n"
      "read-only: a write ends the process."},
     {"__dlpack_device__", dlpack_device_method, METH_NOARGS, NULL},
+    {"arrow", py_frame_arrow, METH_NOARGS,
+     "arrow($self, /)\n--\n\n"
+     "The frame as a pyarrow.Array, without a copy; it keeps the frame held. More than one\n"
+     "dimension: fixed-size lists of rows. UnsupportedError for what Arrow has no array of."},
+    {"__arrow_c_schema__", py_frame_arrow_schema, METH_NOARGS, NULL},
+    {"__arrow_c_array__", WITH_KEYWORDS(py_frame_arrow_array), METH_VARARGS | METH_KEYWORDS, NULL},
     {"__enter__", enter_method, METH_NOARGS, NULL},
     {"__exit__", exit_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

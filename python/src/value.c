@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arrow.h"
 #include "dlpack.h"
 #include "dtype.h"
 #include "errors.h"
@@ -162,10 +163,7 @@ static PyObject *arrow_method(PyObject *self, PyObject *unused)
     if (py_value_alive(value_of(self)) != 0) {
         return NULL;
     }
-    PyObject *pyarrow = PyImport_ImportModule("pyarrow");
-    PyObject *array = pyarrow != NULL ? PyObject_CallMethod(pyarrow, "array", "O", self) : NULL;
-    Py_XDECREF(pyarrow);
-    return array;
+    return py_arrow_pyarrow(self);
 }
 
 /* Through pyarrow: not every array of it can be looked at without a copy. */

@@ -499,3 +499,40 @@ def test_a_mark_that_does_not_fit_means_nothing():
     for look in (lambda: len(value), lambda: value.shape, value.arrow, value.__arrow_c_schema__):
         with pytest.raises(tb.CorruptError, match="malformed"):
             look()
+
+
+# ---- frames
+
+
+def test_a_frame_is_an_array_too(pair):
+    source, sink = pair
+    pool = tb.Pool.register(tb.Spec((2, 3), "int32"), name="frames", bus=source.bus)
+    pool.write(np.arange(6, dtype=np.int32).reshape(2, 3))
+    source.send_output("out", pool.last)
+    event = sink.next(10)
+    array = event.arrow()
+    assert array.to_pylist() == [[0, 1, 2], [3, 4, 5]] and array.equals(pa.array(event.frame))
+    assert array.flatten().buffers()[1].address == event.numpy().ctypes.data
+    assert pa.field(event.frame).type == pa.list_(pa.int32(), 3)
+    sink.next(0)
+    for n in range(8):
+        pool.write(np.full((2, 3), n, np.int32), timeout=5)
+    assert array.to_pylist() == [[0, 1, 2], [3, 4, 5]]  # it holds the frame
+    with pytest.raises(tb.InvalidError):
+        event.frame.arrow()
+    frame = pool.read()
+    released = pa.array(frame)
+    frame.release()
+    assert released[1].as_py() == [7, 7, 7]
+    del array, released
+    gc.collect()
+    assert pool.stats().held == 0
+
+
+def test_frames_that_are_no_arrays(pair):
+    source, sink = pair
+    for dtype in ("bool", "complex64"):
+        pool = tb.Pool.register(tb.Spec(3, dtype), bus=source.bus)
+        pool.write(np.zeros(3, dtype))
+        with pytest.raises(tb.UnsupportedError, match="Arrow has no array of"):
+            pool.read().arrow()
