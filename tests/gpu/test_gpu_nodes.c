@@ -1,5 +1,5 @@
 /* Handles of frames that a GPU works on, sent through nodes. */
-#include "gpu/gpu_fake.h"
+#include "gpu/gpu_roles.h"
 #include "proc/node_support.h"
 
 #define WORDS ((int64_t)1 << 16)
@@ -202,10 +202,43 @@ static void a_plain_sink_outlives_its_source(void)
     source_dies(0);
 }
 
+/* ------------------------------------------------------------------ bare handles */
+
+/* A node may have opened the pool before its program asked for order on the GPU. */
+static void order_is_asked_for_after_the_pool_was_opened(void)
+{
+    struct producer producer = {.slots = 6};
+    tb_frame *frame;
+    tb_frame *held;
+    producer_start(&producer);
+    gpu_begin();
+    producer_ready(&producer);
+    tb_bus *bus = gpu_open_bus("consumer");
+    tb_handle handle = producer_must(&producer, DO_WRITE, 1, 1);
+    CHECK_OK(tb_frame_open(bus, &handle, 0, &held));
+    CHECK_OK(tb_bus_set_stream_ordered(bus, 1));
+    for (uint32_t n = 2; n <= 5; n++) {
+        producer_must(&producer, DO_BRAKE, 0, 0);
+        handle = producer_must(&producer, DO_PUBLISH, 0, n);
+        CHECK_OK(tb_frame_open(bus, &handle, 0, &frame)); /* at once */
+        CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
+        producer_must(&producer, DO_RELEASE, 0, 0);
+        CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 2000);
+        gpu_check(tb_frame_tensor(frame), n);
+        tb_frame_release(frame);
+    }
+    CHECK_EQ(producer_ask(&producer, DO_READERS, 0, 0).number, 2); /* the old one is held */
+    gpu_check(tb_frame_tensor(held), 1);
+    tb_frame_release(held);
+    tb_bus_close(bus);
+    producer_end(&producer);
+}
+
 static const struct test tests[] = {
     TEST(an_ordered_node_gets_a_pending_frame_at_once, 60),
     TEST(a_plain_node_gets_complete_frames, 60),
     TEST(a_pending_frame_is_forwarded, 60),
+    TEST(order_is_asked_for_after_the_pool_was_opened, 30),
     TEST(an_ordered_sink_outlives_its_source, 60),
     TEST(a_plain_sink_outlives_its_source, 60),
 };
