@@ -147,6 +147,39 @@ static void a_stream_of_a_context_of_its_own_that_fails(void)
     gpu_stream_end(own);
 }
 
+/* Asking whether the stream is well fails, which says nothing about the stream. */
+static void a_failed_question_is_no_failed_stream(void)
+{
+    static const char *const rules[] = {"cuEventQuery:1:999", "cuCtxGetCurrent:1:999",
+                                        "cuCtxPushCurrent_v2:1:2"};
+    gpu_need_fake();
+    const struct tb__gpu *gpu = gpu_begin();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 2);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
+    tb_cuda_stream stream = gpu_stream();
+    struct gpu_brake brake;
+    gpu_brake_init(&brake);
+    for (uint32_t i = 0; i < 3; i++) {
+        tb_frame *frame;
+        gpu_brake_put(&brake, gpu, stream);
+        gpu_publish(pool, 50 + i, stream, NULL);
+        CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+        gpu_fake()->fail(rules[i]); /* the watching thread asks every millisecond */
+        CHECK_WITHIN_MS(gpu_fake()->has_failed(), 2000);
+        harness_sleep_us(5000);
+        CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
+        gpu_fake()->fail(NULL);
+        gpu_brake_off(&brake);
+        CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 2000);
+        gpu_check(tb_frame_tensor(frame), 50 + i);
+        tb_frame_release(frame);
+    }
+    tb_bus_close(bus);
+    gpu_stream_end(stream);
+    gpu_brake_end(&brake);
+}
+
 /* One more hold of a frame that has failed. */
 static void a_failed_frame_cannot_be_held_once_more(void)
 {
@@ -515,6 +548,7 @@ static const struct test tests[] = {
     TEST(pending_frames_of_a_stream_that_fails_are_incomplete, 30),
     TEST(a_frame_that_fails_after_its_release_is_counted, 30),
     TEST(a_stream_of_a_context_of_its_own_that_fails, 30),
+    TEST(a_failed_question_is_no_failed_stream, 30),
     TEST(a_failed_frame_cannot_be_held_once_more, 30),
     TEST(G02_a_copy_that_is_refused_publishes_nothing, 30),
     TEST(G02_a_copy_that_fails_on_the_way_publishes_nothing, 30),

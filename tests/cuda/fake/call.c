@@ -241,9 +241,21 @@ static void control_own(void)
     fake_unlock(0);
 }
 
+static int is_broken(int device)
+{
+    int broken = fake.primaries[device].broken;
+    for (struct fake_context *c = fake.contexts; c != NULL; c = c->next) {
+        broken = c->device == device && c->broken ? c->broken : broken;
+    }
+    return broken;
+}
+
 static void control_break(int device, int code)
 {
     fake_lock();
+    if (code == 0 && is_broken(device)) {
+        device_run_empty(device); /* what was lost stays so */
+    }
     fake.primaries[device].broken = code;
     for (struct fake_context *c = fake.contexts; c != NULL; c = c->next) {
         c->broken = c->device == device ? code : c->broken;

@@ -229,6 +229,8 @@ void stream_enqueue(struct CUstream_st *stream, struct work *work);
 int stream_wait_ticket(struct CUstream_st *stream, uint64_t ticket);
 /* Everything that was enqueued in a context is done. The lock is held. */
 int context_wait(struct fake_context *context);
+/* The streams of the device's broken contexts have nothing left. The lock is held. */
+void device_run_empty(int device);
 struct work *work_make(const char *name, work_fn *run);
 
 int event_count(void);

@@ -197,6 +197,17 @@ int context_wait(struct fake_context *context)
     }
 }
 
+void device_run_empty(int device)
+{
+    for (struct CUstream_st *s = streams; s != NULL;) {
+        int busy = s->context->device == device && s->context->broken && s->done < s->enqueued;
+        if (busy) {
+            pthread_cond_wait(&fake.changed, &fake.lock);
+        }
+        s = busy ? streams : s->next;
+    }
+}
+
 /* ------------------------------------------------------------------ calls */
 
 FAKE_API int cuStreamCreate(tb__stream *out, unsigned flags)
