@@ -48,6 +48,7 @@ struct tb__order {
     _Atomic uint32_t pending;
     struct side sides[SIDES]; /* slot s uses s % SIDES */
     int keep;                 /* a host function may come after the end */
+    struct tb__order *next_kept;
     struct work work[TB_MAX_SLOTS];
 };
 
@@ -73,6 +74,16 @@ void tb__order_issued(tb_pool *pool, uint64_t g)
 }
 
 /* ---- making one ---- */
+
+/* What host functions may still look at, until the process ends. */
+static _Atomic(struct tb__order *) kept_orders;
+
+static void keep_for_ever(struct tb__order *order)
+{
+    order->next_kept = atomic_load(&kept_orders);
+    while (!atomic_compare_exchange_weak(&kept_orders, &order->next_kept, order)) {
+    }
+}
 
 /* Returns 0 when a host function may still come. */
 static int side_end(struct side *side)
@@ -108,7 +119,9 @@ static void order_free(struct tb__order *order)
         munmap(order->done, TB__GATES_BYTES);
     }
     pthread_mutex_destroy(&order->mutex);
-    if (!order->keep) {
+    if (order->keep) {
+        keep_for_ever(order);
+    } else {
         free(order);
     }
 }

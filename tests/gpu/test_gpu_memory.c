@@ -389,7 +389,7 @@ static void G13_imports_of_short_lived_pools_stay_bounded(void)
     for (uint32_t i = 0; i < rounds.count; i++) {
         tb_frame *frame;
         child_await(&producer, "registered");
-        if (i == 20) { /* warm by now */
+        if (i == rounds.count / 4) { /* warm by now */
             fds = harness_fd_count();
             space_mib = address_space_mib();
         }

@@ -27,6 +27,7 @@ struct CUevent_st {
 };
 
 static struct CUevent_st *events;
+static struct CUevent_st *destroyed; /* that enqueued work still refers to */
 
 int event_count(void)
 {
@@ -70,6 +71,11 @@ static struct CUevent_st *event_make(int fd, unsigned flags, struct fake_context
 static void event_drop(struct CUevent_st *event)
 {
     if (event->destroyed && event->references == 0) {
+        struct CUevent_st **at = &destroyed;
+        while (*at != event) {
+            at = &(*at)->next;
+        }
+        *at = event->next;
         munmap(event->words, PAGE);
         close(event->fd);
         free(event);
@@ -116,6 +122,8 @@ FAKE_API int cuEventDestroy_v2(tb__event event)
         return fake_unlock(TB__CUDA_INVALID_HANDLE);
     }
     *at = event->next;
+    event->next = destroyed;
+    destroyed = event;
     event->destroyed = 1;
     event_drop(event);
     return fake_unlock(code);
