@@ -8,7 +8,6 @@
 struct rounds {
     unsigned long count;
     int64_t words;
-    int kill;
 };
 
 /* Registers and frees a pool as often as it is told to. */
@@ -72,7 +71,7 @@ static uint64_t free_memory_mib(void)
 
 static void register_with_a_consumer_each_time(unsigned long count, int64_t words, int kill)
 {
-    struct rounds rounds = {count, words, kill};
+    struct rounds rounds = {count, words};
     struct child producer;
     uint64_t free_before = 0;
     child_start(&producer, "producer", registering, &rounds);
@@ -111,7 +110,7 @@ static void G05_pools_come_and_go_with_a_consumer_killed_each_time(void)
 /* The same within two processes that live on: the device's memory is counted. */
 static void G05_device_memory_is_as_before(void)
 {
-    struct rounds rounds = {harness_scale(20, 500), harness_full() ? (int64_t)128 << 20 : WORDS, 0};
+    struct rounds rounds = {harness_scale(20, 500), harness_full() ? (int64_t)128 << 20 : WORDS};
     struct child producer;
     child_start(&producer, "producer", registering, &rounds);
     const struct tb__gpu *gpu = gpu_begin();
@@ -378,7 +377,7 @@ static unsigned long address_space_mib(void)
 
 static void G13_imports_of_short_lived_pools_stay_bounded(void)
 {
-    struct rounds rounds = {harness_scale(120, 10000), WORDS, 0};
+    struct rounds rounds = {harness_scale(120, 10000), WORDS};
     struct child producer;
     unsigned fds = 0;
     unsigned long space_mib = 0;
