@@ -51,6 +51,7 @@ group_python() {
     need python3-dev python3 -c \
         'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
     need python3-venv python3 -c 'import ensurepip, venv'
+    need strace command -v strace
     need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 }
 group_fuzz() { need clang command -v clang; }
