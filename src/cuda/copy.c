@@ -7,6 +7,7 @@
 #include "base/copy.h"
 #include "base/size.h"
 #include "cuda/host_cache.h"
+#include "cuda/memory_object.h"
 #include "cuda/order.h"
 #include "cuda/transit.h"
 
@@ -167,12 +168,25 @@ static tb_status go_staged(struct travel *travel)
     return status;
 }
 
+/* Virtual memory is open to its own device alone. Ours we open, when it is first copied from. */
+static int open_source(const struct travel *travel)
+{
+    tb_error kept;
+    tb_last_error(&kept);
+    tb_status status = tb__memory_allow(travel->job->src.ptr, travel->gpu);
+    tb__error_restore(&kept);
+    return status == TB_OK;
+}
+
 /* One side may be memory that peer access does not cover (another library's virtual memory): the
  * driver says so at once, and the way through the host is open. */
 static tb_status go_peer(struct travel *travel)
 {
     int result = 0;
     tb_status status = one_call(travel, &result);
+    if (result == TB__CUDA_INVALID_VALUE && open_source(travel)) {
+        status = one_call(travel, &result);
+    }
     if (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED) {
         travel->result.path = TB__PATH_STAGED;
         return go_staged(travel);
