@@ -25,7 +25,9 @@ static const char help[] =
     "           POOL = "
     "{\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\"segment_bytes\",\n"
     "           \"policy\",\"lane\",\"readers\",\"frames\",\"bytes\",\"copies\",\"copied_bytes\",\n"
-    "           \"drops\",\"overwrites\",\"waits\",\"wakeups\",\"age_s\"}\n"
+    "           \"drops\",\"overwrites\",\"waits\",\"wakeups\",\"age_s\",\"device\",\n"
+    "           \"device_uuid\",\"device_memory\",\"device_bytes\"}\n"
+    "           device is cpu or cuda; of cpu the last three are null\n"
     "\n"
     "exit codes: 0 ok, 1 no such flow, process or pool, 2 wrong usage\n"
     "\n"
@@ -56,6 +58,33 @@ static const char *lane_name(tb_lane lane)
     return (unsigned)lane < 5 ? names[lane] : "?";
 }
 
+/* How a GPU's allocation travels between processes. */
+static const char *place_name(enum tb__doradma_place place)
+{
+    switch (place) {
+    case TB__PLACE_VMM:
+        return "vmm";
+    case TB__PLACE_IPC:
+        return "ipc";
+    case TB__PLACE_MAPPED:
+        return "mapped";
+    default:
+        return "host";
+    }
+}
+
+static int is_on_gpu(const struct tb__observation *seen)
+{
+    return seen->place != TB__PLACE_SEGMENT;
+}
+
+/* "cpu", or the GPU by the beginning of its UUID: its number differs between processes. */
+static const char *device_text(const struct tb__observation *seen, char text[16])
+{
+    snprintf(text, 16, "%s%.8s", is_on_gpu(seen) ? "cuda " : "cpu", seen->device_uuid);
+    return text;
+}
+
 static double age_s(const struct tb__observation *seen)
 {
     return seen->newest_stamp_ns == 0
@@ -71,12 +100,20 @@ static void print_json(const char *process, const struct tb__observation *seen)
            ",\"policy\":\"%s\",\"lane\":\"%s\",\"readers\":%u,\"frames\":%" PRIu64
            ",\"bytes\":%" PRIu64 ",\"copies\":%" PRIu64 ",\"copied_bytes\":%" PRIu64
            ",\"drops\":%" PRIu64 ",\"overwrites\":%" PRIu64 ",\"waits\":%" PRIu64
-           ",\"wakeups\":%" PRIu64 ",\"age_s\":%.6f}",
+           ",\"wakeups\":%" PRIu64 ",\"age_s\":%.6f",
            seen->slots, seen->slot_bytes, seen->segment_bytes,
            seen->policy == TB_EVERY ? "every" : "latest", lane_name(seen->lane),
            seen->stats.readers, seen->stats.frames, seen->stats.bytes, seen->stats.copies,
            seen->stats.copied_bytes, seen->stats.drops, seen->stats.overwrites, seen->stats.waits,
            seen->stats.wakeups, age_s(seen));
+    if (is_on_gpu(seen)) {
+        printf(",\"device\":\"cuda\",\"device_uuid\":\"%s\",\"device_memory\":\"%s\","
+               "\"device_bytes\":%" PRIu64 "}",
+               seen->device_uuid, place_name(seen->place), seen->device_bytes);
+    } else {
+        printf(",\"device\":\"cpu\",\"device_uuid\":null,\"device_memory\":null,"
+               "\"device_bytes\":null}");
+    }
 }
 
 /* ---- list ---- */
@@ -104,11 +141,14 @@ static void list_pool(struct listing *listing, const char *process, const char *
         print_json(process, &seen);
     } else {
         if (listing->printed == 0) {
-            printf("%-32s  %-28s  %5s  %9s  %-6s  %7s  %9s  %6s  %6s\n", "pool", "tensor", "slots",
-                   "MiB", "policy", "readers", "frames", "copies", "drops");
+            printf("%-32s  %-28s  %-13s  %5s  %9s  %-6s  %7s  %9s  %6s  %6s\n", "pool", "tensor",
+                   "device", "slots", "MiB", "policy", "readers", "frames", "copies", "drops");
         }
-        printf("%-32s  %-28s  %5u  %9.1f  %-6s  %7u  %9" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "\n",
-               path, seen.tensor, seen.slots, (double)seen.segment_bytes / 1048576.0,
+        char device[16];
+        printf("%-32s  %-28s  %-13s  %5u  %9.1f  %-6s  %7u  %9" PRIu64 "  %6" PRIu64 "  %6" PRIu64
+               "\n",
+               path, seen.tensor, device_text(&seen, device), seen.slots,
+               (double)(seen.segment_bytes + seen.device_bytes) / 1048576.0,
                seen.policy == TB_EVERY ? "every" : "latest", seen.stats.readers, seen.stats.frames,
                seen.stats.copies, seen.stats.drops);
     }
@@ -165,8 +205,17 @@ static void print_info(const char *path, const struct tb__observation *seen)
     const tb_pool_stats *stats = &seen->stats;
     printf("pool         %s\n", path);
     printf("tensor       %s%s\n", seen->tensor, seen->varying ? " (shape may vary)" : "");
-    printf("slots        %u of %" PRIu64 " bytes, %" PRIu64 " bytes in all\n", seen->slots,
-           seen->slot_bytes, seen->segment_bytes);
+    if (is_on_gpu(seen)) {
+        printf("device       cuda, UUID %s, memory %s\n", seen->device_uuid,
+               place_name(seen->place));
+        printf("slots        %u of %" PRIu64 " bytes, %" PRIu64 " bytes on the device, %" PRIu64
+               " on the host\n",
+               seen->slots, seen->slot_bytes, seen->device_bytes, seen->segment_bytes);
+    } else {
+        printf("device       cpu\n");
+        printf("slots        %u of %" PRIu64 " bytes, %" PRIu64 " bytes in all\n", seen->slots,
+               seen->slot_bytes, seen->segment_bytes);
+    }
     printf("policy       %s, up to %u leases per reader\n",
            seen->live                 ? "live: written in place whoever reads"
            : seen->policy == TB_EVERY ? "every"
@@ -189,11 +238,16 @@ static void print_rate(const struct tb__observation *before, const struct tb__ob
                        double seconds)
 {
     printf("%8.1f frames/s  %9.1f MB/s  copies %" PRIu64 "  drops %" PRIu64 "  overwrites %" PRIu64
-           "  readers %u\n",
+           "  readers %u",
            (double)(now->stats.frames - before->stats.frames) / seconds,
            (double)(now->stats.bytes - before->stats.bytes) / seconds / 1e6,
            now->stats.copies - before->stats.copies, now->stats.drops - before->stats.drops,
            now->stats.overwrites - before->stats.overwrites, now->stats.readers);
+    char device[16];
+    if (is_on_gpu(now)) {
+        printf("  on %s", device_text(now, device));
+    }
+    printf("\n");
 }
 
 static void watch(const struct options *options, const char *process, const tb__observer *observer)

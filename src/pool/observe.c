@@ -1,6 +1,7 @@
 /* Observers: tools' view of a pool. A user's thread. */
 #include "pool/observe.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,8 +170,16 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
         .segment_bytes = view->segment_bytes,
         .registered_ns = tb__a64_load_relaxed(&counters->registered_ns),
         .lane = (tb_lane)tb__a64_load_relaxed(&counters->lane),
+        .place = (enum tb__doradma_place)view->device_kind,
+        .device_bytes = view->device_bytes,
     };
     tb__name_copy(out->name, observer->name);
+    if (out->place != TB__PLACE_SEGMENT) {
+        /* Whether it is an instance of a divided GPU is known to its driver alone. */
+        char uuid[TB__UUID_TEXT];
+        tb__gpu_uuid_text(view->device_uuid, 0, uuid);
+        snprintf(out->device_uuid, sizeof out->device_uuid, "%s", strchr(uuid, '-') + 1);
+    }
     tb_tensor tensor = {.dtype = view->dtype, .ndim = view->ndim};
     memcpy(tensor.shape, view->shape, sizeof tensor.shape);
     tb_tensor_describe(&tensor, out->tensor, sizeof out->tensor);

@@ -7,6 +7,8 @@
 #include <tensorbus/pool.h>
 #include <tensorbus/reader.h>
 
+#include "segment/doradma.h"
+
 typedef struct tb__observer tb__observer;
 
 /* One look at a pool's counters. */
@@ -26,6 +28,9 @@ struct tb__observation {
     uint64_t registered_ns;
     tb_pool_stats stats; /* `held` is not known to an observer: 0 */
     tb_lane lane;
+    enum tb__doradma_place place; /* of the slots */
+    uint64_t device_bytes;        /* of a GPU's allocation; 0: the slots are in the segment */
+    char device_uuid[37];         /* of the GPU, as nvidia-smi has it behind "GPU-"; "" */
 };
 
 /* Names of the pools of a process that are not freed; each terminated, *count of them. The caller

@@ -105,7 +105,7 @@ def main():
     check("in_flight: several slots at once", held and int(held.group(1)) >= 3, output)
     check("in_flight: every frame", "Received %d frames, each unchanged" % frames in output, output)
 
-    for key, value, said in (("sender_device", "cuda:0", "only `cpu` works"),
+    for key, value, said in (("sender_device", "gpu", "use cpu, cuda or cuda:0"),
                              ("message_num", "many", "use a number"),
                              ("memory_pool_scenario", "chaos", "use throughput"),
                              ("cross_machine", "true", "cannot be reached")):
