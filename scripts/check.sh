@@ -172,7 +172,7 @@ stage_python() {
     fi
     # The installed package, not the tree's: -P keeps the working directory off the path.
     local run=("$venv/bin/python" -P -m pytest -v -o "cache_dir=$root/$plain/pytest-cache")
-    export TB_BINARY_DIR=$root/$plain
+    export TB_BINARY_DIR=$root/$plain TB_FAKE_CUDA_DIR=$root/$plain/tests/cuda/fake
     : >"$again"
     "${run[@]}" tests/python 2>&1 | tee "$log"
     if [ "${PIPESTATUS[0]}" -ne 0 ]; then

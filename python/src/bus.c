@@ -265,6 +265,29 @@ static PyObject *get_id(PyObject *self, void *unused)
     return py_bus_check(bus) == 0 ? PyLong_FromUnsignedLongLong(tb_bus_id(bus->bus)) : NULL;
 }
 
+static PyObject *get_ordered(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((struct py_bus *)self)->stream_ordered);
+}
+
+static int set_ordered(PyObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    struct py_bus *bus = (struct py_bus *)self;
+    int on = value != NULL ? PyObject_IsTrue(value) : 0;
+    if (on < 0 || py_bus_check(bus) != 0) {
+        return -1;
+    }
+    tb_status status = tb_bus_set_stream_ordered(bus->bus, on);
+    if (status != TB_OK) {
+        py_raise(bus->state, status);
+        return -1;
+    }
+    bus->stream_ordered = on;
+    return 0;
+}
+
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     (void)unused;
@@ -298,6 +321,10 @@ static PyGetSetDef attributes[] = {
     {"name", get_name, NULL, "Name of this process on the bus, \"\" when it has none.", NULL},
     {"id", get_id, NULL, "The 64-bit endpoint id: first half of the uid of its pools.", NULL},
     {"closed", get_closed, NULL, "Whether it was closed.", NULL},
+    {"stream_ordered", get_ordered, set_ordered,
+     "Whether open_frame() and a node's events give frames that a GPU is still working on, as\n"
+     "Reader(stream_ordered=True) does; set it before the first of them.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -14,10 +14,11 @@ struct py_bus {
     struct py_state *state;
     void (*close)(void *context); /* closes what the bus belongs to; NULL: tb_bus_close() */
     void *context;
-    size_t calls; /* under way without the GIL */
-    size_t views; /* exported memory of its pools and frames */
-    int closing;  /* atomic: read by waiting threads without the GIL */
-    int forked;   /* this process is a child of the one that opened it */
+    size_t calls;       /* under way without the GIL */
+    size_t views;       /* exported memory of its pools and frames */
+    int closing;        /* atomic: read by waiting threads without the GIL */
+    int stream_ordered; /* frames of handles come before a GPU has finished them */
+    int forked;         /* this process is a child of the one that opened it */
 };
 
 int py_bus_add(PyObject *module);

@@ -3,7 +3,6 @@
 
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "errors.h"
 
@@ -51,10 +50,11 @@ static int parse_version(PyObject *max_version, int *out_versioned)
     return 0;
 }
 
-static int check_device(PyObject *dl_device, tb_device device)
+static int check_device(PyObject *dl_device, tb_device device, struct py_dlpack_request *out)
 {
     int32_t type, id;
     int wanted_type, wanted_id;
+    out->to_cpu = 0;
     if (dl_device == Py_None) {
         return 0;
     }
@@ -63,7 +63,8 @@ static int check_device(PyObject *dl_device, tb_device device)
         PyErr_Format(PyExc_TypeError, "dl_device must be (type, id) or None, not %R", dl_device);
         return -1;
     }
-    if (wanted_type != type || wanted_id != id) {
+    out->to_cpu = type == CUDA && wanted_type == CPU && out->copy != 0;
+    if (!out->to_cpu && (wanted_type != type || wanted_id != id)) {
         PyErr_Format(PyExc_BufferError,
                      "the tensor is on device (%d, %d) and cannot be given on (%d, %d): take it as "
                      "it is, then copy it there",
@@ -73,9 +74,15 @@ static int check_device(PyObject *dl_device, tb_device device)
     return 0;
 }
 
-/* Main memory is ready when a frame is there: no stream has to wait for it. */
-static int check_stream(PyObject *stream, tb_device device)
+/* On a GPU None and 1 are the legacy default stream, 2 is the thread's, -1 wants no order. Main
+ * memory is ready when a frame is there: no stream has to wait for it. */
+static int parse_stream(PyObject *stream, tb_device device, struct py_dlpack_request *out)
 {
+    out->stream = NULL;
+    out->ordered = device != TB_CPU;
+    if (device != TB_CPU && stream == Py_None) {
+        return 0;
+    }
     long number = stream == Py_None ? -1 : PyLong_AsLong(stream);
     if (number == -1 && PyErr_Occurred()) {
         return -1;
@@ -85,6 +92,15 @@ static int check_stream(PyObject *stream, tb_device device)
                      number);
         return -1;
     }
+    if (device != TB_CPU && (number == 0 || number < -1)) {
+        PyErr_Format(PyExc_ValueError,
+                     "stream is %ld, which DLPack does not allow: 1 is CUDA's legacy default "
+                     "stream, 2 the thread's, -1 no stream at all",
+                     number);
+        return -1;
+    }
+    out->ordered = out->ordered && number != -1;
+    out->stream = number > 1 ? (tb_cuda_stream)(uintptr_t)number : NULL;
     return 0;
 }
 
@@ -95,12 +111,15 @@ int py_dlpack_parse(PyObject *args, PyObject *kwargs, tb_device device,
     PyObject *stream = Py_None, *max_version = Py_None, *dl_device = Py_None, *copy = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO:__dlpack__", names, &stream,
                                      &max_version, &dl_device, &copy) ||
-        parse_version(max_version, &out->versioned) != 0 || check_device(dl_device, device) != 0 ||
-        check_stream(stream, device) != 0) {
+        parse_version(max_version, &out->versioned) != 0) {
         return -1;
     }
     out->copy = copy == Py_None ? -1 : PyObject_IsTrue(copy);
-    return out->copy == -1 && PyErr_Occurred() ? -1 : 0;
+    if (out->copy == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    return check_device(dl_device, device, out) != 0 || parse_stream(stream, device, out) != 0 ? -1
+                                                                                               : 0;
 }
 
 /* ---- out ---- */
@@ -198,22 +217,7 @@ PyObject *py_dlpack_capsule(const tb_tensor *tensor, uint64_t flags, int version
 
 /* ---- a copy ---- */
 
-/* Elements of any strides, row-major from `to` on. */
-static char *copy_strided(char *to, const char *from, const tb_tensor *tensor, int32_t dimension,
-                          size_t element)
-{
-    if (dimension == tensor->ndim) {
-        memcpy(to, from, element);
-        return to + element;
-    }
-    for (int64_t i = 0; i < tensor->shape[dimension]; i++) {
-        to = copy_strided(to, from + i * tensor->strides[dimension] * (int64_t)element, tensor,
-                          dimension + 1, element);
-    }
-    return to;
-}
-
-PyObject *py_dlpack_copy(const tb_tensor *tensor, int versioned)
+PyObject *py_dlpack_copy(struct py_state *state, const tb_tensor *tensor, int versioned)
 {
     size_t bytes;
     void *memory = NULL;
@@ -221,38 +225,58 @@ PyObject *py_dlpack_copy(const tb_tensor *tensor, int versioned)
         posix_memalign(&memory, 256, bytes > 0 ? bytes : 1) != 0) {
         return PyErr_NoMemory();
     }
-    PyThreadState *thread = PyEval_SaveThread();
-    if (tb_tensor_is_packed(tensor)) {
-        memcpy(memory, tensor->data != NULL ? tensor->data : memory, bytes);
-    } else if (bytes > 0) {
-        copy_strided(memory, tensor->data, tensor, 0, tb_dtype_bytes(tensor->dtype));
-    }
-    PyEval_RestoreThread(thread);
     tb_tensor copy = *tensor;
     copy.data = memory;
+    copy.device = TB_CPU;
     copy.strides = NULL;
+    PyThreadState *thread = PyEval_SaveThread();
+    tb_status status = bytes > 0 ? tb_copy(&copy, tensor) : TB_OK;
+    PyEval_RestoreThread(thread);
+    if (status != TB_OK) {
+        free(memory);
+        return py_raise(state, status);
+    }
     return py_dlpack_capsule(&copy, PY_DL_COPIED, versioned, free, memory);
 }
 
 /* ---- in ---- */
 
+static int is_on_gpu(PyObject *object)
+{
+    int type = CPU, id = 0;
+    PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    if (device == NULL || !PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &type, &id)) {
+        PyErr_Clear(); /* a type that is an enumeration's member is an int, too */
+    }
+    Py_XDECREF(device);
+    return type == CUDA;
+}
+
 /* __dlpack__() as the newest standard has it, else as older producers do. */
-static PyObject *ask(PyObject *object)
+static PyObject *ask(PyObject *object, tb_cuda_stream stream)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *none = PyTuple_New(0);
-    PyObject *newest = Py_BuildValue("{s(ii)}", "max_version", 1, 1);
+    PyObject *options = PyDict_New();
+    PyObject *version = Py_BuildValue("(ii)", 1, 1);
+    PyObject *number = py_stream_number(stream);
     PyObject *capsule = NULL;
-    if (method != NULL && none != NULL && newest != NULL) {
-        capsule = PyObject_Call(method, none, newest);
+    int failed = method == NULL || none == NULL || options == NULL || version == NULL ||
+                 number == NULL || PyDict_SetItemString(options, "max_version", version) != 0 ||
+                 (is_on_gpu(object) && PyDict_SetItemString(options, "stream", number) != 0);
+    if (!failed) {
+        capsule = PyObject_Call(method, none, options);
         if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
-            capsule = PyObject_Call(method, none, NULL);
+            (void)PyDict_DelItemString(options, "max_version");
+            capsule = PyObject_Call(method, none, options);
         }
     }
     Py_XDECREF(method);
     Py_XDECREF(none);
-    Py_XDECREF(newest);
+    Py_XDECREF(options);
+    Py_XDECREF(version);
+    Py_XDECREF(number);
     return capsule;
 }
 
@@ -303,10 +327,10 @@ static int read_tensor(struct py_state *state, const struct py_dl_tensor *given,
     return 0;
 }
 
-int py_dlpack_import(struct py_state *state, PyObject *object, tb_tensor *out,
-                     PyObject **out_capsule)
+int py_dlpack_import(struct py_state *state, PyObject *object, tb_cuda_stream stream,
+                     tb_tensor *out, PyObject **out_capsule)
 {
-    PyObject *capsule = ask(object);
+    PyObject *capsule = ask(object, stream);
     const struct py_dl_tensor *given = capsule != NULL ? open_capsule(state, capsule) : NULL;
     if (given == NULL || read_tensor(state, given, out) != 0) {
         PyObject *type, *value, *trace;

@@ -3,7 +3,7 @@
 #ifndef PY_DLPACK_H
 #define PY_DLPACK_H
 
-#include "module.h"
+#include "stream.h"
 
 struct py_dl_tensor {
     void *data;
@@ -42,6 +42,9 @@ struct py_dl_versioned {
 struct py_dlpack_request {
     int versioned; /* it takes versioned capsules */
     int copy;      /* 1: must be a copy, 0: must not, -1: either */
+    int to_cpu;    /* a GPU's memory is asked for in main memory: a copy */
+    int ordered;   /* `stream` is what the memory must be ready for; 0: nothing is to be done */
+    tb_cuda_stream stream;
 };
 
 /* Read the arguments of __dlpack__(*, stream, max_version, dl_device, copy) for memory on `device`.
@@ -57,12 +60,13 @@ PyObject *py_dlpack_device(tb_device device);
 PyObject *py_dlpack_capsule(const tb_tensor *tensor, uint64_t flags, int versioned,
                             void (*release)(void *context), void *context);
 
-/* A capsule over a private, writable copy of a tensor in main memory. */
-PyObject *py_dlpack_copy(const tb_tensor *tensor, int versioned);
+/* A capsule in main memory over a private, writable copy of a tensor on any device. */
+PyObject *py_dlpack_copy(struct py_state *state, const tb_tensor *tensor, int versioned);
 
 /* Ask an object for a capsule and read it; *out_capsule keeps the memory alive. Strides point into
- * the capsule. Returns -1 with an exception set. */
-int py_dlpack_import(struct py_state *state, PyObject *object, tb_tensor *out,
-                     PyObject **out_capsule);
+ * the capsule. What the producer has on its way to a GPU is ordered before `stream`. Returns -1
+ * with an exception set. */
+int py_dlpack_import(struct py_state *state, PyObject *object, tb_cuda_stream stream,
+                     tb_tensor *out, PyObject **out_capsule);
 
 #endif

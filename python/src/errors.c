@@ -47,6 +47,8 @@ static const struct {
      "A reader that must acknowledge has not, or is gone."},
     {TB_E_CORRUPT, "tensorbus.CorruptError", &PyExc_RuntimeError,
      "Shared bytes fail their checks."},
+    {TB_E_INCOMPLETE, "tensorbus.IncompleteError", &PyExc_RuntimeError,
+     "A GPU never finished the frame: its producer died or its stream failed."},
     {TB_E_BUSY, "tensorbus.BusyError", &PyExc_RuntimeError,
      "All leases of this reader are in use: release frames, or open it with more max_leases."},
 };

@@ -5,6 +5,7 @@
 #include "dtype.h"
 #include "errors.h"
 #include "frame_arrow.h"
+#include "frame_gpu.h"
 #include "frame_info.h"
 #include "handle.h"
 #include "view.h"
@@ -14,7 +15,8 @@ struct py_frame {
     struct py_turn *turn;                 /* of the iteration that gave it out; or NULL */
     PyObject *info;                       /* made when asked for */
     int held;
-    int raw; /* see view.h */
+    int raw;  /* see view.h */
+    int lent; /* its address was given to one who keeps this object for the memory */
 };
 
 static struct py_frame *frame_of(PyObject *self)
@@ -37,6 +39,7 @@ static PyObject *wrap(struct py_state *state, struct py_lease *take_lease)
     self->info = NULL;
     self->held = 0;
     self->raw = 0;
+    self->lent = 0;
     return (PyObject *)self;
 }
 
@@ -47,13 +50,11 @@ PyObject *py_frame_new(struct py_bus *bus, PyObject *keep, void (*gone)(PyObject
     return lease != NULL ? wrap(bus->state, lease) : NULL;
 }
 
-static void end(struct py_frame *frame)
+static tb_status end(struct py_frame *frame)
 {
     struct py_lease *lease = frame->lease;
     frame->lease = NULL;
-    if (lease != NULL) {
-        py_lease_unref(lease);
-    }
+    return lease != NULL ? py_lease_unref(lease) : TB_OK;
 }
 
 static void leave_turn(struct py_frame *frame)
@@ -84,7 +85,7 @@ void py_turn_end(struct py_turn *turn)
     struct py_frame *frame = turn->frame;
     if (frame != NULL) {
         leave_turn(frame);
-        if (!frame->held) {
+        if (!frame->held && !frame->lent) {
             end(frame);
         }
     }
@@ -143,14 +144,23 @@ static PyObject *numpy_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
     struct py_lease *lease = lease_of(self);
-    return lease != NULL
+    return lease != NULL && py_gpu_refuse_numpy(lease) == 0
                ? py_view_numpy(py_state_of(self), self, lease->tensor.dtype, &frame_of(self)->raw)
                : NULL;
 }
 
-static PyObject *copy_method(PyObject *self, PyObject *unused)
+static PyObject *copy_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    (void)unused;
+    static char *names[] = {"device", NULL};
+    PyObject *device = Py_None;
+    struct py_lease *lease = lease_of(self);
+    if (lease == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "|O:copy", names, &device) ||
+        py_gpu_check_copy(lease, device) != 0) {
+        return NULL;
+    }
+    if (lease->tensor.device != TB_CPU) {
+        return py_gpu_copy(lease);
+    }
     PyObject *view = numpy_method(self, NULL);
     PyObject *copy = view != NULL ? PyObject_CallMethod(view, "copy", NULL) : NULL;
     Py_XDECREF(view);
@@ -194,15 +204,27 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
     if (lease == NULL || py_dlpack_parse(args, kwargs, lease->tensor.device, &request) != 0) {
         return NULL;
     }
+    if (lease->tensor.device != TB_CPU) {
+        return py_gpu_dlpack(lease, &request);
+    }
     if (request.copy == 1) {
         py_lease_ref(lease); /* the copy is made without the GIL */
-        PyObject *copy = py_dlpack_copy(&lease->tensor, request.versioned);
+        PyObject *copy = py_dlpack_copy(py_state_of(self), &lease->tensor, request.versioned);
         py_lease_unref(lease);
         return copy;
     }
     py_lease_add_view(lease);
     return py_dlpack_capsule(&lease->tensor, PY_DL_READ_ONLY, request.versioned, py_lease_drop_view,
                              lease);
+}
+
+static PyObject *get_cuda_interface(PyObject *self, void *unused)
+{
+    (void)unused;
+    struct py_lease *lease = lease_of(self);
+    PyObject *interface = lease != NULL ? py_gpu_frame_interface(&frame_of(self)->lease) : NULL;
+    frame_of(self)->lent |= interface != NULL;
+    return interface;
 }
 
 static PyObject *dlpack_device_method(PyObject *self, PyObject *unused)
@@ -230,12 +252,61 @@ static PyObject *hold_method(PyObject *self, PyObject *unused)
     return another;
 }
 
-static PyObject *release_method(PyObject *self, PyObject *unused)
+/* ---- in the order of a GPU ---- */
+
+static PyObject *wait_method(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"stream", NULL};
+    struct py_stream stream = {.stream = NULL};
+    struct py_lease *lease = lease_of(self);
+    if (lease == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:wait", names,
+                                                      py_stream_converter, &stream)) {
+        return NULL;
+    }
+    return py_gpu_wait(&frame_of(self)->lease, stream.stream) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *poll_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    leave_turn(frame_of(self));
-    end(frame_of(self));
-    Py_RETURN_NONE;
+    struct py_lease *lease = lease_of(self);
+    tb_status status = lease != NULL ? tb_frame_poll(lease->frame) : TB_OK;
+    if (lease == NULL || (status != TB_OK && status != TB_AGAIN)) {
+        return lease != NULL ? py_raise(py_state_of(self), status) : NULL;
+    }
+    return PyBool_FromLong(status == TB_OK);
+}
+
+/* Views that are in the order of another stream stay in it. */
+static int give_order(struct py_lease **lease, tb_cuda_stream stream)
+{
+    if ((*lease)->on_stream && (*lease)->views > 0) {
+        return py_gpu_wait(lease, stream);
+    }
+    (*lease)->stream = stream;
+    (*lease)->on_stream = 1;
+    return 0;
+}
+
+static PyObject *release_method(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"stream", NULL};
+    struct py_stream stream = {.stream = NULL};
+    struct py_frame *frame = frame_of(self);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:release", names, py_stream_converter,
+                                     &stream)) {
+        return NULL;
+    }
+    leave_turn(frame);
+    int failed = 0;
+    if (frame->lease != NULL && stream.given) {
+        failed = give_order(&frame->lease, stream.stream) != 0;
+    }
+    tb_status status = end(frame);
+    if (failed) {
+        return NULL;
+    }
+    return status == TB_OK ? Py_NewRef(Py_None) : py_raise(py_state_of(self), status);
 }
 
 static PyObject *enter_method(PyObject *self, PyObject *unused)
@@ -244,9 +315,17 @@ static PyObject *enter_method(PyObject *self, PyObject *unused)
     return lease_of(self) != NULL ? Py_NewRef(self) : NULL;
 }
 
-static PyObject *exit_method(PyObject *self, PyObject *unused)
+/* An exception that leaves the block matters more than what became of the frame. */
+static PyObject *exit_method(PyObject *self, PyObject *args)
 {
-    return release_method(self, unused);
+    leave_turn(frame_of(self));
+    tb_status status = end(frame_of(self));
+    PyObject *type = PyTuple_GetItem(args, 0);
+    if (type == NULL) {
+        return NULL;
+    }
+    return status == TB_OK || type != Py_None ? Py_NewRef(Py_None)
+                                              : py_raise(py_state_of(self), status);
 }
 
 /* ---- what is known ---- */
@@ -314,10 +393,7 @@ static PyObject *get_device(PyObject *self, void *unused)
     if (lease == NULL) {
         return NULL;
     }
-    if (lease->tensor.device == TB_CPU) {
-        return PyUnicode_FromString("cpu");
-    }
-    return PyUnicode_FromFormat("cuda:%d", (int)(lease->tensor.device & 0xffff));
+    return py_device_name(lease->tensor.device);
 }
 
 static PyObject *get_released(PyObject *self, void *unused)
@@ -350,17 +426,32 @@ static PyMethodDef methods[] = {
      "The array keeps the frame held on its own, also after release() and beyond the loop's\n"
      "turn: a slot that is held cannot be written, so let go of arrays soon. bfloat16 and\n"
      "float8 need ml_dtypes (else UnsupportedError)."},
-    {"copy", copy_method, METH_NOARGS,
-     "copy($self, /)\n--\n\n"
-     "The frame's elements in a new, writable NumPy array that belongs to the caller."},
+    {"copy", WITH_KEYWORDS(copy_method), METH_VARARGS | METH_KEYWORDS,
+     "copy($self, device=None)\n--\n\n"
+     "The frame's elements in a new, writable NumPy array that belongs to the caller.\n\n"
+     "device: None or \"cpu\". A GPU's frame is waited for and copied without the GIL; for a copy\n"
+     "on the GPU use torch.from_dlpack(frame).clone(). Raises IncompleteError."},
+    {"wait", WITH_KEYWORDS(wait_method), METH_VARARGS | METH_KEYWORDS,
+     "wait($self, stream=None)\n--\n\n"
+     "Make a stream wait until a GPU has finished the frame. Returns at once.\n\n"
+     "stream: a number, a stream of PyTorch or CuPy; None: the legacy default stream. The frame\n"
+     "is given back in that stream's order, so the stream must outlive the frame. PyTorch, CuPy\n"
+     "and JAX do this by themselves with from_dlpack(frame)."},
+    {"poll", poll_method, METH_NOARGS,
+     "poll($self, /)\n--\n\n"
+     "Whether the frame is complete: True, or False while a GPU works on it. Raises\n"
+     "IncompleteError when it never will be. Does not wait."},
     {"hold", hold_method, METH_NOARGS,
      "hold($self, /)\n--\n\n"
      "Keep the frame beyond its turn of a loop. Returns another Frame of the same elements; both\n"
      "are released on their own, by release() or with their last reference. No lease is taken."},
-    {"release", release_method, METH_NOARGS,
-     "release($self, /)\n--\n\n"
+    {"release", WITH_KEYWORDS(release_method), METH_VARARGS | METH_KEYWORDS,
+     "release($self, stream=None)\n--\n\n"
      "Give the frame back. Views of it stay valid, and keep it held, until they are gone.\n"
-     "Releasing twice does nothing. Also happens at the end of a `with` block."},
+     "Releasing twice does nothing. Also happens at the end of a `with` block.\n\n"
+     "stream: give it, and its views, back when the stream has done what it was given before;\n"
+     "None: the stream of wait() or from_dlpack(), at once if there was none.\n"
+     "Raises IncompleteError when a GPU did not finish the frame: drop what was computed from it."},
     {"__array__", WITH_KEYWORDS(array_method), METH_VARARGS | METH_KEYWORDS, NULL},
     {"__dlpack__", WITH_KEYWORDS(dlpack_method), METH_VARARGS | METH_KEYWORDS,
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
@@ -368,7 +459,9 @@ static PyMethodDef methods[] = {
      "capsule's\n"
      "consumer keeps the frame held. Consumers before DLPack 1.0 cannot be told that the memory "
      "is\n"
-     "read-only: a write ends the process."},
+     "read-only: a write ends the process.\n\n"
+     "stream: for a GPU's frame the consumer's stream as DLPack numbers it; it waits for the\n"
+     "frame, which comes back in its order. dl_device=(1, 0): a copy in main memory."},
     {"__dlpack_device__", dlpack_device_method, METH_NOARGS, NULL},
     {"arrow", py_frame_arrow, METH_NOARGS,
      "arrow($self, /)\n--\n\n"
@@ -391,6 +484,10 @@ static PyGetSetDef attributes[] = {
     {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
     {"nbytes", get_nbytes, NULL, "Packed size in bytes.", NULL},
     {"device", get_device, NULL, "\"cpu\" or \"cuda:0\".", NULL},
+    {"__cuda_array_interface__", get_cuda_interface, NULL,
+     "Version 3 of it, read-only, for a GPU's frame. The frame is then held as long as this\n"
+     "object is there, beyond its turn of a loop.",
+     NULL},
     {"released", get_released, NULL, "Whether it was released, or its turn is over.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

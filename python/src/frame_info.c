@@ -41,13 +41,14 @@ static PyStructSequence_Field reader_fields[] = {
     {"held", "frames held now"},
     {"max_leases", "frames that may be held at once"},
     {"lane", "how bytes become readable"},
+    {"incomplete", "frames given back that a GPU had not finished"},
     {NULL, NULL},
 };
 
 static PyStructSequence_Desc descriptions[] = {
     {"tensorbus.FrameInfo", "What is known about a frame.", info_fields, 9},
     {"tensorbus.PoolStats", "Counters of a pool since its registration.", pool_fields, 13},
-    {"tensorbus.ReaderStats", "Counters of a reader since it attached.", reader_fields, 7},
+    {"tensorbus.ReaderStats", "Counters of a reader since it attached.", reader_fields, 8},
 };
 
 int py_frame_info_add(PyObject *module)
@@ -130,9 +131,9 @@ PyObject *py_pool_stats_new(struct py_state *state, const tb_pool_stats *stats)
 PyObject *py_reader_stats_new(struct py_state *state, const tb_reader_stats *stats)
 {
     PyObject *items[] = {
-        number(stats->frames),  number(stats->missed), number(stats->stale),
-        number(stats->waits),   number(stats->held),   number(stats->max_leases),
-        lane_name(stats->lane),
+        number(stats->frames),  number(stats->missed),     number(stats->stale),
+        number(stats->waits),   number(stats->held),       number(stats->max_leases),
+        lane_name(stats->lane), number(stats->incomplete),
     };
-    return make(state, PY_READER_STATS_TYPE, items, 7);
+    return make(state, PY_READER_STATS_TYPE, items, 8);
 }

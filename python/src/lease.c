@@ -36,6 +36,9 @@ struct py_lease *py_lease_new(struct py_bus *bus, PyObject *keep, void (*gone)(P
     lease->gone = gone;
     lease->users = 1;
     lease->views = 0;
+    lease->stream = NULL;
+    lease->on_stream = 0;
+    lease->parent = NULL;
     lease->guard = -1;
     return lease;
 }
@@ -45,28 +48,79 @@ void py_lease_ref(struct py_lease *lease)
     lease->users++;
 }
 
-void py_lease_unref(struct py_lease *lease)
+/* Where no stream works on it a frame is given back at once. */
+static tb_status give_back(struct py_lease *lease)
+{
+    if (lease->on_stream) {
+        tb_status status = tb_frame_release_on(lease->frame, lease->stream);
+        return status == TB_E_UNSUPPORTED ? TB_OK : status; /* no driver, so no stream has work */
+    }
+    tb_frame_release(lease->frame);
+    return TB_OK;
+}
+
+tb_status py_lease_unref(struct py_lease *lease)
 {
     if (--lease->users > 0) {
-        return;
+        return TB_OK;
     }
     /* After the bus has gone the frame has, too. In a forked child nothing happens. */
-    if (lease->bus->bus != NULL) {
-        tb_frame_release(lease->frame);
-    }
+    tb_status status = lease->bus->bus != NULL && !lease->bus->forked ? give_back(lease) : TB_OK;
     py_guard_remove(lease->guard);
     if (lease->gone != NULL) {
         lease->gone(lease->keep);
     }
     Py_XDECREF(lease->keep);
+    if (lease->parent != NULL) {
+        py_lease_unref(lease->parent);
+    }
     Py_DECREF((PyObject *)lease->bus);
     PyMem_Free(lease);
+    return status;
+}
+
+/* The same frame, held once more on its own. */
+static struct py_lease *hold_again(struct py_lease *lease)
+{
+    tb_frame *another;
+    tb_status status = tb_frame_hold(lease->frame, &another);
+    if (status != TB_OK) {
+        py_raise(lease->bus->state, status);
+        return NULL;
+    }
+    struct py_lease *made = py_lease_new(lease->bus, NULL, NULL, another);
+    if (made != NULL) {
+        py_lease_ref(lease); /* what must outlive the frame */
+        made->parent = lease;
+    }
+    return made;
+}
+
+struct py_lease *py_lease_on(struct py_lease *lease, tb_cuda_stream stream)
+{
+    int other = lease->on_stream && lease->views > 0 && lease->stream != stream;
+    struct py_lease *used = other ? hold_again(lease) : lease;
+    if (used == NULL) {
+        return NULL;
+    }
+    if (!other) {
+        py_lease_ref(lease);
+    }
+    tb_status status = tb_frame_wait_on(used->frame, stream);
+    if (status != TB_OK) {
+        py_raise(lease->bus->state, status);
+        py_lease_unref(used);
+        return NULL;
+    }
+    used->stream = stream;
+    used->on_stream = 1;
+    return used;
 }
 
 void py_lease_add_view(struct py_lease *lease)
 {
     lease->views++;
-    if (lease->guard < 0) {
+    if (lease->guard < 0 && lease->tensor.device == TB_CPU) {
         lease->guard = py_guard_add(PY_GUARD_FRAME, lease->tensor.data, lease->info.handle.bytes,
                                     lease->info.producer, lease->info.pool);
     }

@@ -7,6 +7,7 @@
 #include "dlpack.h"
 #include "dtype.h"
 #include "errors.h"
+#include "frame_gpu.h"
 #include "handle.h"
 #include "log.h"
 #include "shape.h"
@@ -23,7 +24,8 @@ struct py_loan {
     size_t views; /* of this loan, as far as the slot counts them */
     int harmless; /* they are read-only: the slot counts them no more */
     int published;
-    int raw; /* see view.h */
+    int raw;                 /* see view.h */
+    struct py_stream stream; /* that fills it */
 };
 
 static struct py_loan *loan_of(PyObject *self)
@@ -81,11 +83,13 @@ static PyObject *wrap(struct py_pool *pool, tb_loan *loan)
     self->harmless = 0;
     self->published = 0;
     self->raw = 0;
+    self->stream = (struct py_stream){.stream = NULL};
     py_pool_use(pool);
     return (PyObject *)self;
 }
 
-PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape)
+PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape,
+                      const struct py_stream *stream)
 {
     struct py_state *state = pool->bus->state;
     tb_loan *loan = NULL;
@@ -111,6 +115,9 @@ PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape)
     PyObject *self = NULL;
     if (status == TB_OK && !interrupted && opened == 0 && set_shape(state, loan, shape) == 0) {
         self = wrap(pool, loan);
+        if (self != NULL) {
+            loan_of(self)->stream = *stream;
+        }
     } else if (status != TB_OK && !interrupted) {
         py_pool_raise(pool, status, "write");
     } else if (opened != 0 && !interrupted) {
@@ -170,6 +177,15 @@ static void cancel(struct py_loan *loan)
     }
 }
 
+/* What a GPU fills is published when it has done so, in the order of the stream. */
+static tb_status publish_now(struct py_loan *loan, tb_loan *given)
+{
+    if (loan->stream.given || loan->tensor.device != TB_CPU) {
+        return tb_loan_publish_on(given, loan->stream.stream, &loan->handle);
+    }
+    return tb_loan_publish(given, &loan->handle);
+}
+
 /* Returns -1 with an exception set; the loan is over in any case. */
 static int publish(struct py_loan *loan)
 {
@@ -192,7 +208,7 @@ static int publish(struct py_loan *loan)
     py_pool_guard(pool);
     tb_loan *given = loan->loan;
     loan->loan = NULL;
-    tb_status status = tb_loan_publish(given, &loan->handle);
+    tb_status status = publish_now(loan, given);
     loan->published = status == TB_OK;
     if (status == TB_OK) {
         py_pool_published(pool, &loan->handle);
@@ -261,6 +277,13 @@ static PyObject *numpy_method(PyObject *self, PyObject *unused)
     if (check_open(loan) != 0) {
         return NULL;
     }
+    if (loan->tensor.device != TB_CPU) {
+        return py_fail(loan->pool->bus->state, TB_E_UNSUPPORTED,
+                       "pool `%s` is on cuda:%d, where NumPy cannot write: fill the loan with "
+                       "torch.from_dlpack(loan) or cupy.from_dlpack(loan), or copy into the pool "
+                       "with pool.write(array)",
+                       loan->pool->name, (int)(loan->tensor.device & 0xffff));
+    }
     PyObject *array = Py_XNewRef(array_of(loan));
     if (array == NULL) {
         /* A view of an array that nobody else gets: whatever is made from it refers to that one. */
@@ -286,12 +309,16 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
         py_dlpack_parse(args, kwargs, loan->tensor.device, &request) != 0) {
         return NULL;
     }
-    if (request.copy == 1) {
+    if (request.copy == 1 || request.to_cpu) {
         PyErr_Format(PyExc_BufferError,
                      "a loan is there to be written into: a copy of pool `%s`'s "
                      "slot would be lost",
                      loan->pool->name);
         return NULL;
+    }
+    /* The slot is free on the GPU, too: there is nothing to wait for. Who fills it is known. */
+    if (request.ordered && !loan->stream.given) {
+        loan->stream = (struct py_stream){.stream = request.stream, .given = 1};
     }
     add_view(loan);
     return py_dlpack_capsule(&loan->tensor, 0, request.versioned, drop_view, loan);
@@ -305,11 +332,29 @@ static PyObject *dlpack_device_method(PyObject *self, PyObject *unused)
 
 /* ---- methods ---- */
 
-static PyObject *publish_method(PyObject *self, PyObject *unused)
+static PyObject *publish_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    (void)unused;
+    static char *names[] = {"stream", NULL};
     struct py_loan *loan = loan_of(self);
+    struct py_stream stream = {.stream = NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:publish", names, py_stream_converter,
+                                     &stream)) {
+        return NULL;
+    }
+    if (stream.given) {
+        loan->stream = stream;
+    }
     return publish(loan) == 0 ? py_handle_new(loan->pool->bus->state, &loan->handle) : NULL;
+}
+
+/* What a `with` block gets: an array, or this loan where NumPy has none. */
+static PyObject *enter_method(PyObject *self, PyObject *unused)
+{
+    struct py_loan *loan = loan_of(self);
+    if (loan->tensor.device == TB_CPU) {
+        return numpy_method(self, unused);
+    }
+    return check_open(loan) == 0 ? Py_NewRef(self) : NULL;
 }
 
 static PyObject *cancel_method(PyObject *self, PyObject *unused)
@@ -354,6 +399,28 @@ static PyObject *get_dtype(PyObject *self, void *unused)
     return py_dtype_name(loan_of(self)->tensor.dtype);
 }
 
+static PyObject *get_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    return py_device_name(loan_of(self)->tensor.device);
+}
+
+/* The address lives as long as the loan. */
+static PyObject *get_cuda_interface(PyObject *self, void *unused)
+{
+    (void)unused;
+    struct py_loan *loan = loan_of(self);
+    if (check_open(loan) != 0) {
+        return NULL;
+    }
+    if (loan->tensor.device == TB_CPU) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "a loan in main memory has no __cuda_array_interface__: use .numpy()");
+        return NULL;
+    }
+    return py_gpu_interface(loan->pool->bus->state, &loan->tensor, 0, loan->stream.stream);
+}
+
 static PyObject *repr(PyObject *self)
 {
     struct py_loan *loan = loan_of(self);
@@ -372,9 +439,12 @@ static PyMethodDef methods[] = {
      "numpy($self, /)\n--\n\n"
      "The slot as a writable NumPy array, with whatever it held before: what a `with` block gets.\n"
      "Read-only once the loan is over; it does not keep the frame."},
-    {"publish", publish_method, METH_NOARGS,
-     "publish($self, /)\n--\n\n"
+    {"publish", WITH_KEYWORDS(publish_method), METH_VARARGS | METH_KEYWORDS,
+     "publish($self, stream=None)\n--\n\n"
      "Make the slot a frame: readers see it, and sleeping ones are woken. Returns its Handle.\n\n"
+     "stream: of the GPU that fills it: the call returns at once, and the frame is complete when\n"
+     "the stream has done what it was given before. None: the stream of loan(), else the one that\n"
+     "from_dlpack(loan) was called on; on a GPU else the legacy default stream.\n"
      "The block's array becomes read-only. Other arrays and tensors that were made from it cannot\n"
      "be told: a write through one of them ends the process with a line that names the pool,\n"
      "rather than change the frame under its readers.\n"
@@ -386,7 +456,7 @@ static PyMethodDef methods[] = {
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule over the slot, writable: torch.from_dlpack(loan)."},
     {"__dlpack_device__", dlpack_device_method, METH_NOARGS, NULL},
-    {"__enter__", numpy_method, METH_NOARGS, NULL},
+    {"__enter__", enter_method, METH_NOARGS, NULL},
     {"__exit__", exit_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -395,6 +465,9 @@ static PyGetSetDef attributes[] = {
     {"handle", get_handle, NULL, "The frame's Handle once it is published, else None.", NULL},
     {"shape", get_shape, NULL, "Shape of the slot's tensor.", NULL},
     {"dtype", get_dtype, NULL, "Name of its dtype.", NULL},
+    {"device", get_device, NULL, "\"cpu\" or \"cuda:0\".", NULL},
+    {"__cuda_array_interface__", get_cuda_interface, NULL,
+     "Version 3 of it, writable, for a loan in a GPU's memory.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -404,6 +477,9 @@ PyDoc_STRVAR(doc, "A borrowed slot of a pool, made by pool.loan(), to be filled 
                   "The block gets a writable NumPy array; at its end the slot is published, or\n"
                   "given back when an exception leaves the block. For PyTorch: keep the loan,\n"
                   "`loan = pool.loan()`, and use torch.from_dlpack(loan) inside `with loan:`.\n"
+                  "In a GPU's memory the block gets the loan itself, for torch.from_dlpack(loan);\n"
+                  "tensors made from it must not be written to after the block: on a GPU nothing\n"
+                  "stops that.\n"
                   "A loan that is dropped is given back. One thread at a time.");
 
 static PyType_Slot slots[] = {

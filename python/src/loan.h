@@ -3,11 +3,14 @@
 #define PY_LOAN_H
 
 #include "pool.h"
+#include "stream.h"
 
 int py_loan_add(PyObject *module);
 
 /* Borrow a slot; `shape` for a pool whose shapes vary, NULL or None: the registered one. NULL with
- * an exception set. */
-PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape);
+ * an exception set. `stream`: that fills it, and that it is published on unless publish() names
+ * another. */
+PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape,
+                      const struct py_stream *stream);
 
 #endif

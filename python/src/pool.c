@@ -3,11 +3,14 @@
 
 #include <string.h>
 
+#include "cuda_door.h"
 #include "dtype.h"
 #include "errors.h"
 #include "frame.h"
+#include "frame_gpu.h"
 #include "frame_info.h"
 #include "handle.h"
+#include "kept.h"
 #include "loan.h"
 #include "log.h"
 #include "pool_register.h"
@@ -98,6 +101,7 @@ static void destroy(PyObject *self)
 {
     struct py_pool *pool = pool_of(self);
     if (pool->bus != NULL) {
+        py_kept_end(&pool->kept);
         close_when_idle(pool);
         for (int i = 0; i < pool->slot_count; i++) {
             py_pool_slot_forget(&pool->slots[i]);
@@ -137,23 +141,26 @@ static PyObject *free_method(PyObject *self, PyObject *unused)
 /* ---- writing ---- */
 
 PyDoc_STRVAR(loan_doc,
-             "loan($self, timeout=None, *, shape=None)\n--\n\n"
+             "loan($self, timeout=None, *, shape=None, stream=None)\n--\n\n"
              "Borrow a free slot to write into: a Loan, whose `with` block gets a NumPy array.\n\n"
              "timeout: seconds to wait for a slot that nobody holds; None for ever, 0 not at all.\n"
              "shape: of this frame, for a pool with `capacity_bytes`; else the registered one.\n"
+             "stream: of a GPU, that fills the slot and that it is published on: see publish().\n"
+             "On a GPU the block gets the Loan, for torch.from_dlpack(loan).\n"
              "Raises AgainError (no slot in time: names who holds them; counted as a drop),\n"
              "DeadlockError (this thread itself holds all of them), FreedError. Thread-safe.");
 
 static PyObject *loan_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"timeout", "shape", NULL};
+    static char *names[] = {"timeout", "shape", "stream", NULL};
     int64_t timeout_ns = TB_FOREVER;
     PyObject *shape = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&$O:loan", names, py_timeout_converter,
-                                     &timeout_ns, &shape)) {
+    struct py_stream stream = {.stream = NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&$OO&:loan", names, py_timeout_converter,
+                                     &timeout_ns, &shape, py_stream_converter, &stream)) {
         return NULL;
     }
-    return py_loan_new(pool_of(self), timeout_ns, shape);
+    return py_loan_new(pool_of(self), timeout_ns, shape, &stream);
 }
 
 struct copy {
@@ -211,31 +218,76 @@ static PyObject *write_source(struct py_pool *pool, const struct py_source *sour
     return published && !interrupted ? py_handle_new(pool->bus->state, &copy.handle) : NULL;
 }
 
+/* Enqueue the copy; what is copied from is kept until the stream has passed it. */
+static PyObject *write_on(struct py_pool *pool, struct py_source *source, tb_cuda_stream stream,
+                          int64_t timeout_ns)
+{
+    struct py_state *state = pool->bus->state;
+    tb_status status = tb_pool_check(pool->pool, &source->tensor);
+    if (status != TB_OK) {
+        return py_raise(state, status);
+    }
+    tb_handle handle;
+    struct py_wait wait;
+    py_kept_sweep(&pool->kept);
+    py_pool_use(pool);
+    py_wait_begin(&wait, pool->bus);
+    status = tb_pool_write_on(pool->pool, &source->tensor, stream, timeout_ns, &handle);
+    int interrupted = py_wait_end(&wait) != 0;
+    if (status == TB_OK) {
+        py_pool_published(pool, &handle);
+        tb_device device =
+            pool->proto.device != TB_CPU ? pool->proto.device : source->tensor.device;
+        py_kept_add(&pool->kept, source, stream, device);
+    } else if (!interrupted) {
+        py_pool_raise(pool, status, "write");
+    }
+    py_pool_unuse(pool);
+    return status == TB_OK && !interrupted ? py_handle_new(state, &handle) : NULL;
+}
+
 PyDoc_STRVAR(
     write_doc,
-    "write($self, tensor, timeout=None)\n--\n\n"
+    "write($self, tensor, timeout=None, *, stream=None)\n--\n\n"
     "Copy a tensor into a free slot and publish it; returns its Handle.\n\n"
-    "tensor: a NumPy array of any strides, bytes, or what has the buffer protocol or\n"
-    "DLPack, with the registered dtype and shape (with `capacity_bytes`: any shape that fits).\n"
+    "tensor: a NumPy array of any strides, bytes, or what has the buffer protocol, DLPack or\n"
+    "__cuda_array_interface__, on any device, with the registered dtype and shape (with\n"
+    "`capacity_bytes`: any shape that fits).\n"
+    "stream: of a GPU: the copy is made there, behind what the tensor's own stream has; the call\n"
+    "returns at once, the tensor is kept until then, and its elements must stay as they are.\n"
+    "None: the call returns when the copy is made.\n"
     "timeout: as in loan(). The copy is made without the GIL.\n"
     "Raises MismatchError (nothing is written), and what loan() raises. Thread-safe.");
 
 static PyObject *write_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor", "timeout", NULL};
+    static char *names[] = {"tensor", "timeout", "stream", NULL};
     struct py_pool *pool = pool_of(self);
     PyObject *object;
+    PyObject *result = NULL;
     int64_t timeout_ns = TB_FOREVER;
+    struct py_stream stream = {.stream = NULL};
     struct py_source source;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&:write", names, &object,
-                                     py_timeout_converter, &timeout_ns) ||
-        py_pool_check(pool, "write") != 0 ||
-        py_source_open(pool->bus->state, object, &source) != 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&$O&:write", names, &object,
+                                     py_timeout_converter, &timeout_ns, py_stream_converter,
+                                     &stream) ||
+        py_pool_check(pool, "write") != 0) {
+        return NULL;
+    }
+    /* Slots of this process' main memory that Python looks at may have to be made writable, which
+     * goes with copies that are waited for. */
+    int at_once = !stream.given || (pool->proto.device == TB_CPU && pool->slot_count > 0);
+    if (at_once && stream.given && py_cuda_follow(pool->bus->state, NULL, stream.stream) != 0) {
+        return NULL;
+    }
+    if (py_source_open_on(pool->bus->state, object, at_once ? NULL : stream.stream, &source) != 0) {
         return NULL;
     }
     /* Opening the source may have run anything. */
-    PyObject *result =
-        py_pool_check(pool, "write") == 0 ? write_source(pool, &source, timeout_ns) : NULL;
+    if (py_pool_check(pool, "write") == 0) {
+        result = at_once ? write_source(pool, &source, timeout_ns)
+                         : write_on(pool, &source, stream.stream, timeout_ns);
+    }
     py_source_close(&source);
     return result;
 }
@@ -359,6 +411,12 @@ static PyObject *get_dtype(PyObject *self, void *unused)
     return py_dtype_name(pool_of(self)->proto.dtype);
 }
 
+static PyObject *get_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    return py_device_name(pool_of(self)->proto.device);
+}
+
 static PyObject *get_policy(PyObject *self, void *unused)
 {
     (void)unused;
@@ -448,6 +506,7 @@ static PyGetSetDef attributes[] = {
     {"name", get_name, NULL, "Name of the pool; others read it as \"process/name\".", NULL},
     {"shape", get_shape, NULL, "The registered shape.", NULL},
     {"dtype", get_dtype, NULL, "Name of the dtype.", NULL},
+    {"device", get_device, NULL, "\"cpu\" or \"cuda:0\": where its slots are.", NULL},
     {"policy", get_policy, NULL, "\"latest\" or \"every\".", NULL},
     {"slots", get_slots, NULL, "Number of slots.", NULL},
     {"bus", get_bus, NULL, "The Bus that it was registered on.", NULL},

@@ -29,7 +29,8 @@ struct py_pool {
     size_t users;        /* calls without the GIL, loans and their views */
     tb_pool_stats stats; /* as they were at the registration, and once closed at the end */
     struct py_pool_slot slots[TB_MAX_SLOTS];
-    int slot_count; /* atomic: slots are appended with the GIL, looked up without */
+    struct py_kept *kept; /* sources that a GPU may still copy from */
+    int slot_count;       /* atomic: slots are appended with the GIL, looked up without */
     char name[65];
 };
 

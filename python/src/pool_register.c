@@ -13,7 +13,7 @@
 const char py_pool_register_doc[] =
     "register($type, like, *, name=None, slots=4, policy=\"latest\", device=None, max_leases=4,\n"
     "         wait_readers=0, capacity_bytes=None, ackers=(), require_zero_copy=False,\n"
-    "         lock_memory=False, prefault=True, doradma_name=None, bus=None)\n"
+    "         lock_memory=False, prefault=True, doradma_name=None, bus=None, copy_threads=1)\n"
     "--\n\n"
     "Register a pool for tensors like `like`: an array or tensor (its elements are not written),\n"
     "or tensorbus.Spec(shape, dtype).\n\n"
@@ -22,14 +22,16 @@ const char py_pool_register_doc[] =
     "has, allocated and touched now (prefault=False: when first used).\n"
     "policy: \"latest\": any slot that nobody holds is written next, slow readers miss frames;\n"
     "\"every\": only slots that every reader opened with every=True has taken.\n"
-    "device: \"cpu\", \"cuda:0\"; None: that of `like`.\n"
+    "device: \"cpu\", \"cuda:0\"; None: that of `like`. \"cuda\" is the device that is current.\n"
     "max_leases: frames that one reader may hold at once, at most 64.\n"
     "wait_readers: the first write waits for so many readers that want every frame.\n"
     "capacity_bytes: size of a slot, for frames whose shapes vary; None: all have like's shape.\n"
     "ackers: names of processes that must acknowledge frames: see wait_acked().\n"
     "require_zero_copy: write() is an error. lock_memory: keep the slots in RAM.\n"
     "doradma_name: export as a file for foreign readers of dora's format (one slot).\n"
-    "bus: None: the process's default one.\n\n"
+    "bus: None: the process's default one.\n"
+    "copy_threads: threads that share the copy of a write() of 4 MiB or more, the caller among\n"
+    "them, at most 32; faster when as many processors are free. The source must be contiguous.\n\n"
     "Raises ExistsError (the name), NoMemoryError (names needed and available), InvalidError,\n"
     "UnsupportedError (device), LimitError. Thread-safe. Waits: about 0.7 s per GiB.";
 
@@ -106,26 +108,28 @@ static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struc
     static char *names[] = {
         "like",        "name",         "slots",          "policy", "device",
         "max_leases",  "wait_readers", "capacity_bytes", "ackers", "require_zero_copy",
-        "lock_memory", "prefault",     "doradma_name",   "bus",    NULL};
+        "lock_memory", "prefault",     "doradma_name",   "bus",    "copy_threads",
+        NULL};
     tb_pool_options *options = &request->options;
     PyObject *like, *slots = NULL, *device = NULL, *max_leases = NULL, *wait_readers = NULL;
-    PyObject *capacity = NULL, *ackers = NULL;
+    PyObject *capacity = NULL, *ackers = NULL, *copy_threads = NULL;
     const char *policy = NULL;
     int zero_copy = 0, lock_memory = 0, prefault = 1;
     *out_bus = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$zOsOOOOOpppzO:register", names, &like,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$zOsOOOOOpppzOO:register", names, &like,
                                      &options->name, &slots, &policy, &device, &max_leases,
                                      &wait_readers, &capacity, &ackers, &zero_copy, &lock_memory,
-                                     &prefault, &options->doradma_name, out_bus)) {
+                                     &prefault, &options->doradma_name, out_bus, &copy_threads)) {
         return -1;
     }
     tb_tensor tensor;
-    uint64_t counts[3] = {0, 0, 0};
+    uint64_t counts[4] = {0, 0, 0, 0};
     if (py_like(state, like, &tensor) != 0 || py_device_from(state, device, &tensor.device) != 0 ||
         take_policy(state, policy, options) != 0 || take_ackers(state, ackers, request) != 0 ||
         take_count(state, "slots", slots, 1, TB_MAX_SLOTS, &counts[0]) != 0 ||
         take_count(state, "max_leases", max_leases, 1, TB_MAX_LEASES, &counts[1]) != 0 ||
         take_count(state, "wait_readers", wait_readers, 0, UINT32_MAX, &counts[2]) != 0 ||
+        take_count(state, "copy_threads", copy_threads, 1, TB_MAX_COPY_THREADS, &counts[3]) != 0 ||
         take_count(state, "capacity_bytes", capacity, 1, INT64_MAX, &options->capacity_bytes) !=
             0) {
         return -1;
@@ -137,6 +141,7 @@ static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struc
     options->slots = (uint32_t)counts[0];
     options->max_leases = (uint32_t)counts[1];
     options->wait_readers = (uint32_t)counts[2];
+    options->copy_threads = (uint32_t)counts[3];
     options->require_zero_copy = (uint32_t)zero_copy;
     options->lock_memory = (uint32_t)lock_memory;
     options->no_prefault = !prefault;

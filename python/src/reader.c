@@ -7,6 +7,7 @@
 #include "frame_info.h"
 #include "handle.h"
 #include "log.h"
+#include "shape.h"
 #include "wait.h"
 
 /* How long a reader waits for a pool that does not exist yet, unless it is told. */
@@ -77,7 +78,7 @@ static int check(struct py_reader *reader)
 
 PyDoc_STRVAR(
     doc, "Reader(pool, timeout=10.0, *, every=False, ack=False, max_leases=None,\n"
-         "       start=\"newest\", spin_us=0, bus=None)\n"
+         "       start=\"newest\", spin_us=0, stream_ordered=False, device=None, bus=None)\n"
          "--\n\n"
          "Attach to a pool: \"process/pool\", or the Handle of one of its frames.\n\n"
          "timeout: seconds to wait for a pool that does not exist yet; None: for ever.\n"
@@ -86,7 +87,10 @@ PyDoc_STRVAR(
          "max_leases: frames that it may hold at once, views included; None: the pool's default.\n"
          "start: \"newest\": begin with the newest frame; \"next\": skip what was published\n"
          "before.\n"
-         "spin_us: spin so long before sleeping.\n\n"
+         "spin_us: spin so long before sleeping.\n"
+         "stream_ordered: frames come before a GPU has finished them: from_dlpack(frame) and\n"
+         "frame.wait(stream) make a stream wait, so that no CPU does.\n"
+         "device: where to map a GPU's pool; None: on the GPU that has it.\n\n"
          "Frames come with `for frame in reader`, `async for`, next() or newest(). The loop ends\n"
          "when the owner says goodbye; OwnerDiedError and FreedError leave it.\n"
          "Raises NotFoundError, FreedError, DeniedError, LimitError, CorruptError.\n"
@@ -156,21 +160,24 @@ static tb_reader *open_reader(struct py_bus *bus, PyObject *path, const tb_reade
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"pool",  "timeout", "every", "ack", "max_leases",
-                            "start", "spin_us", "bus",   NULL};
+    static char *names[] = {"pool",    "timeout",        "every",  "ack", "max_leases", "start",
+                            "spin_us", "stream_ordered", "device", "bus", NULL};
     struct py_state *state = PyType_GetModuleState(type);
-    PyObject *path, *max_leases = NULL, *given_bus = NULL;
+    PyObject *path, *max_leases = NULL, *device = NULL, *given_bus = NULL;
     const char *start = NULL;
-    int every = 0, ack = 0, spin_us = 0;
+    int every = 0, ack = 0, spin_us = 0, ordered = 0;
     tb_reader_options options = {.size = sizeof options, .wait_ns = OPEN_TIMEOUT_NS};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&$ppOsiO:Reader", names, &path,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&$ppOsipOO:Reader", names, &path,
                                      py_timeout_converter, &options.wait_ns, &every, &ack,
-                                     &max_leases, &start, &spin_us, &given_bus) ||
+                                     &max_leases, &start, &spin_us, &ordered, &device,
+                                     &given_bus) ||
+        py_device_from(state, device, &options.device) != 0 ||
         take_options(state, max_leases, start, spin_us, &options) != 0) {
         return NULL;
     }
     options.every = (uint32_t)every;
     options.ack = (uint32_t)ack;
+    options.stream_ordered = (uint32_t)ordered;
     struct py_bus *bus = py_bus_from(state, given_bus);
     if (bus == NULL) {
         return NULL;

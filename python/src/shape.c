@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_door.h"
 #include "dtype.h"
 #include "errors.h"
 #include "tensor_in.h"
@@ -60,7 +61,7 @@ int py_device_from(struct py_state *state, PyObject *object, tb_device *out)
         *out = TB_CPU;
         result = 0;
     } else if (strcmp(name, "cuda") == 0) {
-        *out = TB_CUDA(0);
+        *out = TB_CUDA(py_cuda_current());
         result = 0;
     } else if (strncmp(name, "cuda:", 5) == 0 && name[5] >= '0' && name[5] <= '9') {
         unsigned long number = strtoul(name + 5, &end, 10);
@@ -76,9 +77,44 @@ int py_device_from(struct py_state *state, PyObject *object, tb_device *out)
     return result;
 }
 
+/* By DLPack: (2, number) is a GPU of CUDA. Returns whether the object says so or otherwise. */
+static int ask_dlpack(PyObject *object, tb_tensor *out)
+{
+    int type = 0, number = 0;
+    PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    int known =
+        device != NULL && PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &number);
+    PyErr_Clear();
+    Py_XDECREF(device);
+    if (known && type == 2) {
+        out->device = TB_CUDA(number);
+    }
+    return known;
+}
+
+/* By where its memory lies, for what has __cuda_array_interface__ alone. */
+static int ask_interface(PyObject *object, tb_tensor *out)
+{
+    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
+    PyObject *data = interface != NULL ? PyMapping_GetItemString(interface, "data") : NULL;
+    PyObject *address = data != NULL ? PySequence_GetItem(data, 0) : NULL;
+    if (address != NULL) {
+        int device = py_cuda_device_of(PyLong_AsVoidPtr(address));
+        out->device = TB_CUDA(device >= 0 ? device : py_cuda_current());
+    }
+    PyErr_Clear();
+    Py_XDECREF(interface);
+    Py_XDECREF(data);
+    Py_XDECREF(address);
+    return address != NULL;
+}
+
 /* The device that an array says it is on, where that is a GPU of CUDA. */
 static int take_device(struct py_state *state, PyObject *object, tb_tensor *out)
 {
+    if (ask_dlpack(object, out) || ask_interface(object, out)) {
+        return 0;
+    }
     PyObject *device = PyObject_GetAttrString(object, "device");
     PyObject *text = device != NULL ? PyObject_Str(device) : NULL;
     PyErr_Clear();

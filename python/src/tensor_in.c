@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "cuda_door.h"
 #include "dlpack.h"
 #include "dtype.h"
 #include "errors.h"
@@ -145,11 +146,65 @@ static int open_interface(struct py_state *state, PyObject *object, PyObject *in
     return -1;
 }
 
+/* ---- the same of a GPU ---- */
+
+/* The stream that the producer works on, for ours to wait for it; None: nothing is on its way. */
+static int follow(struct py_state *state, PyObject *interface, tb_cuda_stream stream)
+{
+    struct py_stream other = {.stream = NULL};
+    PyObject *number = PyMapping_GetItemString(interface, "stream");
+    PyErr_Clear(); /* before version 3 there was none */
+    int known = number == NULL || py_stream_converter(number, &other);
+    Py_XDECREF(number);
+    if (!known) {
+        return -1;
+    }
+    return other.given ? py_cuda_follow(state, stream, other.stream) : 0;
+}
+
+static int open_cuda_interface(struct py_state *state, PyObject *object, tb_cuda_stream stream,
+                               struct py_source *out)
+{
+    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
+    PyObject *dtype = interface != NULL ? PyMapping_GetItemString(interface, "typestr") : NULL;
+    PyObject *mask = dtype != NULL ? PyMapping_GetItemString(interface, "mask") : NULL;
+    int result = -1;
+    if (dtype != NULL) {
+        PyErr_Clear();
+    }
+    if (mask != NULL && mask != Py_None) {
+        py_fail(state, TB_E_UNSUPPORTED, "a masked array of a GPU cannot be shared: fill it first");
+    } else if (dtype != NULL) {
+        result = read_interface(state, interface, dtype, out);
+    }
+    if (result == 0) {
+        py_fail(state, TB_E_INVALID,
+                "elements of a GPU that do not lie at multiples of their size cannot be shared: "
+                "copy them first");
+    }
+    result = result == 1 ? 0 : -1;
+    if (result == 0) {
+        int device = py_cuda_device_of(out->tensor.data);
+        out->tensor.device = TB_CUDA(device >= 0 ? device : py_cuda_current());
+        out->keep = Py_NewRef(object);
+        result = follow(state, interface, stream);
+    }
+    if (result != 0) {
+        py_source_close(out);
+    }
+    Py_XDECREF(interface);
+    Py_XDECREF(dtype);
+    Py_XDECREF(mask);
+    return result;
+}
+
 /* ---- the ways in ---- */
 
 int py_source_like(PyObject *object)
 {
-    return PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__dlpack__") ||
+    return PyObject_CheckBuffer(object) ||
+           PyObject_HasAttrString(object, "__cuda_array_interface__") ||
+           PyObject_HasAttrString(object, "__dlpack__") ||
            PyObject_HasAttrString(object, "__array_interface__") ||
            PyObject_HasAttrString(object, "__array__");
 }
@@ -164,6 +219,12 @@ static int open_array(struct py_state *state, PyObject *object, struct py_source
 }
 
 int py_source_open(struct py_state *state, PyObject *object, struct py_source *out)
+{
+    return py_source_open_on(state, object, NULL, out);
+}
+
+int py_source_open_on(struct py_state *state, PyObject *object, tb_cuda_stream stream,
+                      struct py_source *out)
 {
     *out = (struct py_source){.keep = NULL};
     if (PyObject_CheckBuffer(object)) {
@@ -181,10 +242,10 @@ int py_source_open(struct py_state *state, PyObject *object, struct py_source *o
     }
     PyErr_Clear();
     if (PyObject_HasAttrString(object, "__dlpack__")) {
-        if (py_dlpack_import(state, object, &out->tensor, &out->keep) != 0) {
-            return -1;
-        }
-        return 0;
+        return py_dlpack_import(state, object, stream, &out->tensor, &out->keep);
+    }
+    if (PyObject_HasAttrString(object, "__cuda_array_interface__")) {
+        return open_cuda_interface(state, object, stream, out);
     }
     if (PyObject_HasAttrString(object, "__array__")) {
         return open_array(state, object, out);

@@ -4,7 +4,7 @@
 #ifndef PY_TENSOR_IN_H
 #define PY_TENSOR_IN_H
 
-#include "module.h"
+#include "stream.h"
 
 struct py_source {
     tb_tensor tensor; /* any strides; data of what keeps it alive below */
@@ -17,6 +17,11 @@ struct py_source {
  * multiples of their size is copied. Returns -1 with an exception set: TypeError when the object is
  * no tensor, InvalidError for elements that cannot be shared. */
 int py_source_open(struct py_state *state, PyObject *object, struct py_source *out);
+
+/* The same for a use on a stream: what a GPU is still writing there is ordered before it. The other
+ * is for the legacy default stream. */
+int py_source_open_on(struct py_state *state, PyObject *object, tb_cuda_stream stream,
+                      struct py_source *out);
 void py_source_close(struct py_source *source); /* keeps an exception that is set */
 
 /* Whether an object can be a tensor at all: cheap, for who has to choose among kinds of values. */

@@ -236,7 +236,7 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     py_value_view_begin(value);
     if (request.copy == 1) {
-        PyObject *copy = py_dlpack_copy(&value->tensor, request.versioned);
+        PyObject *copy = py_dlpack_copy(py_state_of(self), &value->tensor, request.versioned);
         py_value_view_end(value);
         return copy;
     }

@@ -1,0 +1,678 @@
+"""Pools in a GPU's memory: what goes in and out, and in which order. Needs no framework: the tests play
+one, over the driver itself (gpu_device.py), in processes of their own."""
+
+import os
+
+import pytest
+
+import gpu_kit
+import kit
+from gpu_kit import needs_fake, needs_gpu
+
+SCENE = """
+gpu.begin()
+tb.open_bus("camera")
+A = np.arange(24, dtype="f4").reshape(4, 6)
+pool = tb.Pool.register(A, name="front", device="cuda:0")
+"""
+
+pytestmark = pytest.mark.usefixtures("directory")
+
+
+def run(*sources: str, machine: str = "devices=1") -> list[str]:
+    return gpu_kit.run(SCENE, *sources, machine=machine).split()
+
+
+# ---- without a GPU ----
+
+
+def test_g01_without_a_gpu_the_error_says_what_is_missing() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": ""}
+    out, _ = kit.run("""
+        tb.open_bus("camera")
+        try:
+            tb.Pool.register(tb.Spec(4, "u1"), device="cuda:0")
+        except tb.Error as error:
+            say(type(error).__name__, error)
+        pool = tb.Pool.register(tb.Spec(4, "u1"), name="front")
+        pool.write(b"abcd")
+        frame = tb.Reader("camera/front", stream_ordered=True).next(1)
+        assert frame.poll() is True and not hasattr(frame, "__cuda_array_interface__")
+        frame.wait()
+        assert frame.copy("cpu").tobytes() == b"abcd"
+        frame.release()
+        """, env=environment)
+    kind = out.split()[0]
+    assert kind in ("UnsupportedError", "NotFoundError") and (
+        "driver" in out or "CUDA_VISIBLE_DEVICES" in out or "GPU" in out), out
+
+
+# ---- elements ----
+
+
+@needs_gpu
+def test_what_is_written_is_read() -> None:
+    run("""
+        assert pool.device == "cuda:0"
+        for array in (A, A[::-1].copy()[:, ::-1], np.asfortranarray(A + 7)):
+            pool.write(array)
+            frame = pool.read()
+            assert frame.device == "cuda:0" and frame.info.lane == "direct"
+            assert (frame.copy() == array).all() and (frame.copy("cpu") == array).all()
+            frame.copy()[0, 0] = 5  # the caller's own
+            assert (np.from_dlpack(frame, device="cpu") == array).all()
+        """)
+
+
+@needs_gpu
+def test_every_dtype_arrives_as_it_is() -> None:
+    run("""
+        names = ("uint8", "int8", "bool", "uint16", "float16", "int64", "float64", "complex64")
+        for name in names:
+            array = (np.arange(6).reshape(2, 3) % 2).astype(name)
+            one = tb.Pool.register(array, device="cuda:0")
+            one.write(array)
+            copy = one.read().copy()
+            assert copy.dtype == array.dtype and (copy == array).all()
+            assert one.read().__cuda_array_interface__["typestr"] == array.dtype.str
+            one.free()
+        bits = np.arange(6, dtype="u2").reshape(2, 3)
+        one = tb.Pool.register(tb.Spec((2, 3), "bfloat16"), device="cuda:0")
+        memory = Memory(bits)
+        one.write(Exporter(memory, code=4))  # DLPack's bfloat16
+        frame = one.read()
+        assert frame.dtype == "bfloat16"
+        taken = take(frame, 1)
+        assert (taken.tensor.code, taken.tensor.bits) == (4, 16)
+        assert (gpu.get(taken.tensor.data, bits) == bits).all()
+        taken.close()
+        try:
+            frame.__cuda_array_interface__
+            raise SystemExit("no error")
+        except tb.UnsupportedError as error:
+            assert "bfloat16" in str(error) and "DLPack" in str(error)
+        """)
+
+
+@needs_gpu
+def test_numpy_is_refused_with_the_way_out() -> None:
+    run("""
+        pool.write(A)
+        frame = pool.read()
+        for look in (frame.numpy, lambda: np.asarray(frame), lambda: memoryview(frame)):
+            try:
+                look()
+                raise SystemExit("no error")
+            except (tb.UnsupportedError, BufferError) as error:
+                assert "cuda:0" in str(error) and "copy" in str(error)
+        try:
+            frame.copy("cuda:0")
+            raise SystemExit("no error")
+        except tb.UnsupportedError as error:
+            assert "clone()" in str(error)
+        with pool.loan() as loan:
+            try:
+                loan.numpy()
+                raise SystemExit("no error")
+            except tb.UnsupportedError as error:
+                assert "from_dlpack" in str(error)
+        """)
+
+
+# ---- out ----
+
+
+@needs_gpu
+def test_a_frame_is_exported_where_it_is() -> None:
+    run("""
+        pool.write(A)
+        frame = pool.read()
+        interface = frame.__cuda_array_interface__
+        address, read_only = interface["data"]
+        assert read_only and interface["version"] == 3 and interface["shape"] == (4, 6)
+        assert interface["stream"] == 1 and interface["strides"] is None
+        assert interface["typestr"] == "<f4"
+        for number in (None, 1, 2, gpu.stream(), -1):
+            taken = take(frame, number)
+            t = taken.tensor
+            assert (t.device_type, t.device_id, t.byte_offset) == (2, 0, 0) and t.data == address
+            assert taken.managed.flags == 1 and [t.shape[i] for i in range(t.ndim)] == [4, 6]
+            taken.close()
+        assert frame.__dlpack_device__() == (2, 0)
+        for bad in (0, -2):
+            try:
+                frame.__dlpack__(stream=bad)
+                raise SystemExit("no error")
+            except ValueError as error:
+                assert "legacy" in str(error)
+        try:
+            frame.__dlpack__(copy=True)
+            raise SystemExit("no error")
+        except BufferError as error:
+            assert "clone" in str(error)
+        """)
+
+
+# The producer's stream is held up, so the frame is not complete.
+PENDING = """
+braked, mine = gpu.stream(), gpu.stream()
+reader = tb.Reader("camera/front", stream_ordered=True)
+plain = tb.Reader("camera/front")
+brake = Brake(braked)
+pool.write(A, stream=braked)
+frame = reader.next(5)
+assert frame.poll() is False
+"""
+
+
+@needs_gpu
+@pytest.mark.parametrize("consumer", ["mine", "1", "None", "2"])
+def test_the_consumers_stream_waits_for_the_frame(consumer: str) -> None:
+    run(PENDING, f"number, bare = {consumer}, {{None: 0}}.get({consumer}, {consumer})", """
+        taken = take(frame, number)
+        later = Later(taken.tensor.data, A, bare)
+        for _ in range(20):
+            time.sleep(0.001)
+            assert not gpu.idle(bare) and frame.poll() is False
+        try:
+            plain.next(0)
+            raise SystemExit("a CPU reader has an incomplete frame")
+        except tb.AgainError:
+            pass
+        brake.off()
+        assert (later.array() == A).all()
+        soon(frame.poll)
+        with plain.next(5) as other:
+            assert (other.copy() == A).all()
+        taken.close()
+        frame.release()
+        soon(lambda: reader.stats().held == 0)
+        assert reader.stats().incomplete == 0
+        """)
+
+
+@needs_gpu
+def test_minus_one_and_wait_leave_the_order_to_the_consumer() -> None:
+    run(PENDING, """
+        taken = take(frame, -1)
+        assert gpu.idle(mine)
+        frame.wait(mine)
+        assert not gpu.idle(mine)
+        later = Later(taken.tensor.data, A, mine)
+        brake.off()
+        assert (later.array() == A).all()
+        taken.close()
+        """)
+
+
+@needs_gpu
+def test_the_array_interface_is_ordered_by_the_default_stream() -> None:
+    run(PENDING, """
+        address = frame.__cuda_array_interface__["data"][0]
+        later = Later(address, A, 0)
+        assert not gpu.idle(0)
+        brake.off()
+        assert (later.array() == A).all()
+        """)
+
+
+# ---- holding ----
+
+
+@needs_gpu
+def test_a_view_keeps_the_frame_and_comes_back_with_its_stream() -> None:
+    run("""
+        pool.write(A)
+        mine = gpu.stream()
+        reader = tb.Reader("camera/front")
+        frame = reader.next(5)
+        taken = take(frame, mine)
+        frame.release()
+        assert reader.stats().held == 1
+        brake = Brake(mine)
+        later = Later(taken.tensor.data, A, mine)  # the work that reads the frame
+        taken.close()
+        for i in range(20):
+            pool.write(A + i)  # into the other slots
+        assert reader.stats().held == 1 and pool.stats().held == 1
+        brake.off()
+        assert (later.array() == A).all()
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_views_on_two_streams_come_back_with_both() -> None:
+    run("""
+        pool.write(A)
+        one, two = gpu.stream(), gpu.stream()
+        reader = tb.Reader("camera/front", max_leases=2)
+        frame = reader.next(5)
+        first, second = take(frame, one), take(frame, two)
+        assert reader.stats().held == 2
+        try:
+            take(frame, gpu.stream())
+            raise SystemExit("no error")
+        except tb.BusyError:
+            pass
+        again = take(frame, one)  # in the order of the first
+        frame.release()
+        brakes = Brake(one), Brake(two)
+        for taken in (first, second, again):
+            taken.close()
+        assert reader.stats().held == 2
+        brakes[0].off()
+        gpu.synchronize(one)
+        time.sleep(0.02)
+        assert reader.stats().held >= 1, "the second stream still reads"
+        brakes[1].off()
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_release_names_the_stream() -> None:
+    run("""
+        pool.write(A)
+        mine = gpu.stream()
+        reader = tb.Reader("camera/front")
+        for ordered in (False, True):
+            frame = reader.newest(5) if not ordered else reader.frame(pool.last)
+            brake = Brake(mine)
+            frame.release(stream=mine) if ordered else frame.release()
+            assert frame.released and reader.stats().held == int(ordered)
+            frame.release(stream=mine)
+            brake.off()
+            soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_who_has_the_address_keeps_the_frame_by_its_object() -> None:
+    run("""
+        reader = tb.Reader("camera/front")
+        kept = []
+        for i in range(3):
+            pool.write(A + i)
+        for frame in reader:
+            kept.append((frame, frame.__cuda_array_interface__["data"][0]))
+            if len(kept) == 2:
+                break
+        del frame
+        assert reader.stats().held == 2
+        values = [gpu.get(address, A) for _, address in kept]
+        assert [int(v[0, 0]) for v in values] == [f.sequence - 1 for f, _ in kept]
+        kept.clear()
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
+# ---- in ----
+
+
+@needs_gpu
+def test_a_tensor_of_the_gpu_brings_its_device() -> None:
+    run("""
+        memory = Memory(A)
+        for tensor in (Exporter(memory), Interface(memory)):
+            like = tb.Pool.register(tensor)
+            assert like.device == "cuda:0" and like.dtype == "float32" and like.shape == (4, 6)
+            like.write(tensor)
+            assert (like.read().copy() == A).all()
+            host = tb.Pool.register(tensor, device="cpu")
+            host.write(tensor)
+            assert host.device == "cpu" and (host.read().numpy() == A).all()
+        strided = Interface(memory, shape=(4, 3), strides=(24, 8))
+        half = tb.Pool.register(strided)
+        half.write(strided)
+        assert (half.read().copy() == A[:, ::2]).all()
+        for changed, word in (({"mask": 1}, "mask"), ({"strides": (25, 4)}, "multiples"),
+                              ({"typestr": ">f4"}, "big-endian")):
+            try:
+                pool.write(Interface(memory, **changed))
+                raise SystemExit(f"no error: {word}")
+            except tb.Error as error:
+                assert word in str(error), error
+        """)
+
+
+@needs_gpu
+def test_a_producer_is_asked_for_our_stream() -> None:
+    run("""
+        class Stream:  # of PyTorch
+            def __init__(self, number): self.cuda_stream = number
+        class Other:  # of CuPy
+            def __init__(self, number): self.ptr = number
+        class Protocol:
+            def __init__(self, number): self.number = number
+            def __cuda_stream__(self): return 0, self.number
+        memory = Memory(A)
+        tensor = Exporter(memory)
+        mine = gpu.stream()
+        pool.write(tensor)
+        for stream in (mine, Stream(mine), Other(mine), Protocol(mine), 0, 1, 2, Stream(0)):
+            pool.write(tensor, stream=stream)
+        assert tensor.streams == [1] + [mine] * 4 + [1, 1, 2, 1], tensor.streams
+        assert (pool.read().copy() == A).all()
+        for bad, kind in (("x", TypeError), (-1, ValueError), (True, TypeError), (1.5, TypeError)):
+            try:
+                pool.write(tensor, stream=bad)
+                raise SystemExit(f"no error: {bad!r}")
+            except kind as error:
+                assert "stream" in str(error)
+        """)
+
+
+@needs_gpu
+@pytest.mark.parametrize("ours", ["None", "gpu.stream()", "1"])
+def test_the_interfaces_stream_is_waited_for(ours: str) -> None:
+    run(f"ours = {ours}", """
+        theirs = gpu.stream()
+        memory = Memory(np.zeros_like(A))
+        brake = Brake(theirs)
+        gpu.put(memory.address, A, theirs)  # on its way
+        timer = threading.Timer(0.05, brake.off)
+        timer.start()
+        pool.write(Interface(memory, stream=theirs), stream=ours)
+        assert (pool.read().copy() == A).all()
+        timer.join()
+        """)
+
+
+@needs_gpu
+def test_a_source_is_kept_until_the_stream_has_passed() -> None:
+    run("""
+        mine = gpu.stream()
+        brake = Brake(mine)
+        pool.write(Exporter(Memory(A), "one"), stream=mine)
+        pool.write(A + 1, stream=mine)  # an array that nobody else keeps
+        pool.write(Exporter(Memory(A + 2), "two"), stream=mine)
+        assert deleted() == []
+        brake.off()
+        gpu.synchronize(mine)
+        pool.write(Exporter(Memory(A + 3), "three"), stream=mine)
+        assert sorted(deleted()) == ["one", "two"]
+        gpu.synchronize(mine)
+        assert (pool.read().copy() == A + 3).all()
+        pool.free()
+        del pool
+        import gc; gc.collect()
+        assert sorted(deleted()) == ["one", "three", "two"]
+        """)
+
+
+# ---- loans ----
+
+
+@needs_gpu
+def test_a_loan_is_filled_on_a_stream() -> None:
+    run("""
+        mine = gpu.stream()
+        reader = tb.Reader("camera/front", stream_ordered=True)
+        brake = Brake(mine)
+        with pool.loan(stream=mine) as loan:
+            assert isinstance(loan, tb.Loan) and loan.device == "cuda:0"
+            address, read_only = loan.__cuda_array_interface__["data"]
+            assert not read_only and loan.__cuda_array_interface__["stream"] == mine
+            gpu.put(address, A, mine)
+        frame = reader.next(5)
+        assert frame.poll() is False and frame.handle == pool.last
+        brake.off()
+        assert (frame.copy() == A).all() and frame.info.copies == 0
+        frame.release()
+        loan = pool.loan()
+        taken = take(loan, mine)  # the stream that fills it is known from here on
+        assert taken.managed.flags == 0
+        brake = Brake(mine)
+        gpu.put(taken.tensor.data, A + 1, mine)
+        taken.close()
+        loan.publish()
+        frame = reader.next(5)
+        assert frame.poll() is False
+        brake.off()
+        assert (frame.copy() == A + 1).all()
+        frame.release()
+        loan = pool.loan()
+        gpu.put(loan.__cuda_array_interface__["data"][0], A + 2, mine)
+        loan.publish(stream=mine)
+        assert (reader.next(5).copy() == A + 2).all()
+        """)
+
+
+@needs_gpu
+def test_main_memory_is_filled_on_a_stream_too() -> None:
+    run("""
+        host = tb.Pool.register(A, name="host", device="cpu")
+        memory, mine = Memory(A), gpu.stream()
+        brake = Brake(mine)
+        host.write(Exporter(memory), stream=mine)
+        reader = tb.Reader("camera/host")
+        try:
+            reader.next(0)
+            raise SystemExit("incomplete")
+        except tb.AgainError:
+            pass
+        brake.off()
+        frame = reader.next(5)
+        assert (frame.numpy() == A).all()
+        frame.release(stream=mine)
+        with host.loan() as array:  # a slot that Python looks at: such writes are waited for
+            array[:] = 1
+            kept = array[0]
+        for i in range(8):
+            host.write(Interface(Memory(A + i)), stream=mine)
+            assert (host.read().numpy() == A + i).all()
+        """)
+
+
+# ---- processes ----
+
+
+PRODUCER = """
+hear()
+mine = gpu.stream()
+with pool.loan(stream=mine) as loan:
+    gpu.put(loan.__cuda_array_interface__["data"][0], A, mine)
+say("published")
+hear()
+"""
+
+
+@needs_gpu
+def test_another_process_reads_in_place() -> None:
+    with gpu_kit.script(SCENE, PRODUCER) as producer, gpu_kit.script("""
+        gpu.begin()
+        tb.open_bus("detector")
+        A = np.arange(24, dtype="f4").reshape(4, 6)
+        reader = tb.Reader("camera/front", stream_ordered=True)
+        say("ready")
+        frame = reader.next(20)
+        mine = gpu.stream()
+        taken = take(frame, mine)
+        later = Later(taken.tensor.data, A, mine)
+        taken.close()
+        assert (later.array() == A).all()
+        assert frame.info.lane == "direct" and frame.info.copies == 0
+        frame.release(stream=mine)
+        soon(lambda: reader.stats().held == 0)
+        say("right")
+        """) as consumer:
+        assert consumer.hear() == "ready"
+        producer.tell()
+        assert producer.hear() == "published"
+        assert consumer.hear() == "right"
+        producer.tell()
+        producer.end()
+        consumer.end()
+
+
+@needs_gpu
+def test_g15_a_frame_of_a_killed_producer_is_incomplete() -> None:
+    with gpu_kit.script(SCENE, """
+        hear()
+        mine = gpu.stream()
+        brake = Brake(mine)
+        pool.write(A, stream=mine)
+        say("pending")
+        hear()
+        """) as producer, gpu_kit.script("""
+        gpu.begin()
+        tb.open_bus("detector")
+        reader = tb.Reader("camera/front", stream_ordered=True)
+        say("ready")
+        frames = [reader.next(20)]
+        frames.append(reader.frame(frames[0].handle))
+        mine = gpu.stream()
+        for frame in frames:
+            frame.wait(mine)
+        say("waiting")
+        hear()
+        gpu.synchronize(mine)
+        try:
+            frames[0].poll()
+            raise SystemExit("complete")
+        except tb.IncompleteError as error:
+            assert "do not use" in str(error)
+        try:
+            frames[0].release(stream=mine)
+            raise SystemExit("complete")
+        except tb.IncompleteError:
+            pass
+        try:
+            with frames[1]:
+                pass
+            raise SystemExit("complete")
+        except tb.IncompleteError:
+            pass
+        soon(lambda: reader.stats().held == 0)
+        say("incomplete")
+        """) as consumer:
+        assert consumer.hear() == "ready"
+        producer.tell()
+        assert producer.hear() == "pending"
+        assert consumer.hear() == "waiting"
+        producer.kill()
+        consumer.tell()
+        assert consumer.hear() == "incomplete"
+        consumer.end()
+
+
+@needs_gpu
+def test_a_pipeline_is_ordered_on_the_gpu() -> None:
+    """A frame's work is enqueued before the frame before it is complete, on either side."""
+    frames = 2000 if gpu_kit.REAL else 200
+    with gpu_kit.script(SCENE, f"frames = {frames}", """
+        every = tb.Pool.register(tb.Spec(4096, "i4"), name="every", device="cuda:0", slots=4,
+                                 policy="every", wait_readers=1)
+        mine = gpu.stream()
+        for i in range(frames):
+            every.write(np.full(4096, i, "i4"), 20, stream=mine)
+        say("written")
+        hear()
+        every.wait_acked(timeout=20)
+        """) as producer, gpu_kit.script(f"frames = {frames}", """
+        gpu.begin()
+        tb.open_bus("detector")
+        like = np.zeros(4096, "i4")
+        mine = gpu.stream()
+        with tb.Reader("camera/every", every=True, ack=True, stream_ordered=True) as reader:
+            seen = []
+            for frame in reader:
+                taken = take(frame, mine)
+                seen.append(Later(taken.tensor.data, like, mine))
+                taken.close()
+                reader.ack(frame)
+                if len(seen) == frames:
+                    break
+            del frame
+            for i, later in enumerate(seen):
+                assert (later.array() == i).all(), i
+            soon(lambda: reader.stats().held == 0)
+        say("right")
+        """) as consumer:
+        assert consumer.hear() == "right"
+        assert producer.hear() == "written"
+        consumer.end()
+        producer.tell()
+        producer.end()
+
+
+@needs_gpu
+def test_handles_come_stream_ordered_when_the_bus_says_so() -> None:
+    with gpu_kit.script(SCENE, """
+        mine = gpu.stream()
+        brake = Brake(mine)
+        hear()
+        say(bytes(pool.write(A, stream=mine)).hex())
+        hear()
+        brake.off()
+        hear()
+        """) as producer, gpu_kit.script("""
+        gpu.begin()
+        bus = tb.open_bus("detector")
+        assert bus.stream_ordered is False
+        bus.stream_ordered = True
+        frame = tb.open_frame(tb.Handle(bytes.fromhex(hear())))
+        say(frame.poll())
+        hear()
+        assert frame.copy()[0, 1] == 1
+        frame.release()
+        """) as consumer:
+        producer.tell()
+        consumer.tell(producer.hear())
+        assert consumer.hear() == "False"
+        producer.tell()
+        consumer.tell()
+        consumer.end()
+        producer.tell()
+        producer.end()
+
+
+# ---- several devices ----
+
+
+@needs_fake
+def test_g04_cuda_without_a_number_is_the_current_device() -> None:
+    run("""
+        assert tb.Pool.register(A, device="cuda").device == "cuda:0"
+        gpu.begin(1)
+        here = tb.Pool.register(A, device="cuda")
+        assert here.device == "cuda:1"
+        memory = Memory(A)  # on the second device
+        for tensor in (Interface(memory), Exporter(memory, device=1)):
+            like = tb.Pool.register(tensor)
+            assert like.device == "cuda:1"
+            like.write(tensor)
+            pool.write(tensor)  # and from there to the first one
+            assert (like.read().copy() == A).all() and (pool.read().copy() == A).all()
+        try:
+            tb.Pool.register(A, device="cuda:7")
+            raise SystemExit("no error")
+        except tb.NotFoundError as error:
+            assert "7" in str(error)
+        """, machine="devices=2;peer=0-1")
+
+
+@needs_fake
+def test_nothing_is_left_with_the_driver(tmp_path: os.PathLike[str]) -> None:
+    leaks = os.path.join(tmp_path, "leaks")
+    out, _ = kit.run(gpu_kit.PROLOGUE, """
+        bus = tb.open_bus("camera")
+        A = np.arange(24, dtype="f4")
+        for i in range(3):
+            with tb.Pool.register(A, name="front", device="cuda:0") as pool:
+                pool.write(A)
+                pool.write(A + 1, stream=1)
+                reader = tb.Reader("camera/front", stream_ordered=True)
+                frame = reader.next(5)
+                taken = take(frame, 2)
+                frame.release()
+                taken.close()
+                with pool.loan() as loan:
+                    del loan
+                soon(lambda: reader.stats().held == 0)
+                reader.close()
+            del pool, reader, frame, taken
+        bus.close()
+        """, env=gpu_kit.environment() | {"FAKE_CUDA_LEAKS": leaks})
+    assert not os.path.exists(leaks) or open(leaks).read() == ""
