@@ -108,14 +108,19 @@ static void order_free(struct tb__order *order)
     if (order == NULL) {
         return;
     }
+    int busy = 0; /* a stream that is well but slow may still write the words */
     for (uint32_t i = 0; i < SIDES; i++) {
-        order->keep |= !side_end(&order->sides[i]);
+        int ended = side_end(&order->sides[i]);
+        order->keep |= !ended;
+        busy |= !ended && !atomic_load(&order->sides[i].stuck);
     }
     for (uint32_t s = 0; s < TB_MAX_SLOTS; s++) {
         tb__gpu_event_destroy(&order->work[s].event);
     }
-    tb__mapped_end(&order->done_mapped);
-    if (order->done != NULL) {
+    if (!busy) {
+        tb__mapped_end(&order->done_mapped);
+    }
+    if (!busy && order->done != NULL) {
         munmap(order->done, TB__GATES_BYTES);
     }
     pthread_mutex_destroy(&order->mutex);
