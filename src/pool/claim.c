@@ -224,7 +224,7 @@ static int64_t stream_slice(tb_pool *pool)
     int64_t slice_ns = (int64_t)tb__a64_load_relaxed(&pool->stream_slice_ns);
     if (claimed + 1 >= pool->slots) {
         slice_ns /= 2;
-    } else if (claimed * 4 < pool->slots) {
+    } else if (claimed * 2 < pool->slots) {
         slice_ns *= 2;
     }
     slice_ns = slice_ns < STREAM_MIN_NS ? STREAM_MIN_NS : slice_ns;
