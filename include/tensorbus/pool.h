@@ -23,6 +23,7 @@ typedef struct tb_loan tb_loan;
 
 #define TB_MAX_SLOTS 256
 #define TB_MAX_LEASES 64
+#define TB_MAX_COPY_THREADS 32
 
 /* Which slots may be overwritten. */
 typedef enum tb_policy {
@@ -49,18 +50,23 @@ typedef struct tb_pool_options {
     const char *const
         *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
     const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
-    uint32_t live;     /* 1: one slot, written in place whoever holds it: a frame changes under its
-                          holders, and may be half old and half new. A write never waits for readers */
+    uint32_t live;   /* 1: one slot, written in place whoever holds it: a frame changes under its
+                        holders, and may be half old and half new. A write never waits for readers */
     uint32_t pinned; /* 1: register host slots with CUDA at once, not when a GPU first copies */
+    uint32_t copy_threads; /* that share the copy of a write of 4 MiB or more, the caller among
+                              them; 0, 1: the caller alone. The others are started here and sleep
+                              between writes; host memory and packed sources only. Faster, and more
+                              processors busy for as long */
+    uint32_t reserved;     /* 0 */
 } tb_pool_options;
 
 /** Register a pool.
  *  Shape:   options give dtype, ndim and shape of every frame, of the first if capacity_bytes > 0.
  *  Owner:   the caller; end with tb_pool_close(). Options are copied.
  *  Returns: TB_OK, TB_E_INVALID, TB_E_EXISTS (the name, or the file of doradma_name), TB_E_NOMEM
- *           (names needed and available bytes), TB_E_LIMIT (slots, leases, overflow, locked memory,
- *           open files), TB_E_UNSUPPORTED (device, an option of a newer release), TB_E_SYSTEM,
- *           TB_E_FORKED.
+ *           (names needed and available bytes), TB_E_LIMIT (slots, leases, copy_threads, overflow,
+ *           locked memory, open files), TB_E_UNSUPPORTED (device, an option of a newer release),
+ *           TB_E_SYSTEM, TB_E_FORKED.
  *  Threads: any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per
  *           GiB; when a runner has started the process, for its answer to the first pool.
  *  Source:  src/pool/pool.c */
@@ -150,7 +156,8 @@ TB_API tb_status tb_pool_free(tb_pool *pool);
 
 /** Close the owner's object; frees the pool first if it is not freed yet. NULL is allowed.
  *  Owner:   takes the pool. Open loans are cancelled: their pointers are dead.
- *  Threads: one, after all other calls on the pool have returned.   Waits: never.
+ *  Threads: one, after all other calls on the pool have returned.   Waits: for the end of the
+ *           threads of copy_threads, if any.
  *  Source:  src/pool/pool.c */
 TB_API void tb_pool_close(tb_pool *pool);
 

@@ -2,6 +2,7 @@
 #define TB_LOG_TOPIC "pool"
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/copy_team.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "pool/announce.h"
@@ -30,10 +31,11 @@ static tb_status check_options(const tb_pool_options *options)
                         "pool `%s`: device 0x%x: TB_CPU and TB_CUDA(n) are possible", name,
                         (unsigned)options->device);
     }
-    if (options->device != TB_CPU &&
-        (options->doradma_name != NULL || options->lock_memory || options->pinned)) {
+    if (options->device != TB_CPU && (options->doradma_name != NULL || options->lock_memory ||
+                                      options->pinned || options->copy_threads > 1)) {
         return TB__FAIL(TB_E_UNSUPPORTED,
-                        "pool `%s`: doradma_name, lock_memory and pinned are for host memory",
+                        "pool `%s`: doradma_name, lock_memory, pinned and copy_threads are for "
+                        "host memory",
                         name);
     }
     if (options->slots > TB_MAX_SLOTS) {
@@ -43,6 +45,10 @@ static tb_status check_options(const tb_pool_options *options)
     if (options->max_leases > TB_MAX_LEASES) {
         return TB__FAIL(TB_E_LIMIT, "pool `%s`: max_leases %u, at most %d are possible", name,
                         options->max_leases, TB_MAX_LEASES);
+    }
+    if (options->copy_threads > TB_MAX_COPY_THREADS) {
+        return TB__FAIL(TB_E_LIMIT, "pool `%s`: copy_threads %u, at most %d are possible", name,
+                        options->copy_threads, TB_MAX_COPY_THREADS);
     }
     if (options->policy != TB_LATEST && options->policy != TB_EVERY) {
         return TB__FAIL(TB_E_INVALID, "pool `%s`: unknown policy %d", name, (int)options->policy);
@@ -152,6 +158,7 @@ static tb_status make_loans(tb_pool *pool)
 
 static void pool_destroy(tb_pool *pool)
 {
+    tb__copy_team_destroy(pool->copy_team);
     tb__mapped_end(&pool->mapped);
     tb__segment_destroy(pool);
     if (!tb__bus_keeps_mapped(pool->bus)) {
@@ -215,6 +222,9 @@ static tb_status build(tb_pool *pool, const tb_pool_options *options)
     TB__TRY(tb__doradma_layout(&spec, &layout));
     TB__TRY(tb__segment_create(pool, options, &spec, &layout));
     TB__TRY(make_loans(pool));
+    if (!options->require_zero_copy) {
+        TB__TRY(tb__copy_team_create(options->copy_threads, &pool->copy_team));
+    }
     if (options->pinned) {
         TB__TRY(tb__pool_pin(pool, NULL));
     }
@@ -303,6 +313,8 @@ void tb_pool_close(tb_pool *pool)
     }
     *at = pool->next;
     tb__bus_unlock(pool->bus);
+    tb__copy_team_destroy(pool->copy_team);
+    pool->copy_team = NULL;
     tb__watch_leave(pool->layer);
     int ended = tb__order_end(pool);
     tb__bus_lock(pool->bus);

@@ -15,6 +15,7 @@
 #include "segment/lease.h"
 #include "segment/slot.h"
 
+struct tb__copy_team;
 struct tb__order;
 
 /* ---- owner's side ---- */
@@ -114,7 +115,8 @@ struct tb_pool {
     struct tb__a64 found_held[TB_MAX_SLOTS];
     /* Generation that a GPU did not finish, while readers' streams may still have it; 0: none. */
     struct tb__a64 given_up[TB_MAX_SLOTS];
-    tb_loan *loans; /* one per slot */
+    tb_loan *loans;                  /* one per slot */
+    struct tb__copy_team *copy_team; /* helps with large copies; NULL: the writer copies alone */
 };
 
 /* ---- reader's side ---- */

@@ -1,6 +1,7 @@
 /* Writing by copy: for data that already lies elsewhere. */
 #include "pool/write.h"
 #include "base/copy.h"
+#include "base/copy_team.h"
 #include "pool/state.h"
 #include "pool/support.h"
 
@@ -71,8 +72,8 @@ static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
     if (tb_tensor_is_packed(tensor)) {
-        tb__copy_store(loan->tensor.data, tensor->data, bytes,
-                       pool->slots * pool->segment.view.slot_stride);
+        tb__copy_team_store(pool->copy_team, loan->tensor.data, tensor->data, bytes,
+                            pool->slots * pool->segment.view.slot_stride);
     } else {
         tb__copy_strided(loan->tensor.data, tensor);
     }

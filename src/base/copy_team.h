@@ -1,0 +1,35 @@
+/* Copying a large block with several threads: one processor's loads and stores do not fill what
+ * the memory can do.
+ *
+ * A team is made with the pool whose writes it helps with, and its threads (tensorbus-copy) sleep
+ * until a write hands them a copy. Handing over neither allocates nor waits: who wakes late finds
+ * less to do, or nothing. Of several writers one gets the team, the others copy alone. */
+#ifndef TB_BASE_COPY_TEAM_H
+#define TB_BASE_COPY_TEAM_H
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+/* Below, waking a thread takes longer than what it saves. */
+#define TB__COPY_TEAM_MIN_BYTES ((size_t)4 << 20)
+
+struct tb__copy_team;
+
+/* A team of `threads` with the caller, so threads - 1 are started; 0 or 1: none is needed, and *out
+ * becomes NULL. TB_E_NOMEM, TB_E_SYSTEM (a thread could not be started). */
+tb_status tb__copy_team_create(unsigned threads, struct tb__copy_team **out);
+
+/* End and join the threads; no copy is under way. NULL is allowed. Not in a forked child, which
+ * has no such threads. */
+void tb__copy_team_destroy(struct tb__copy_team *team);
+
+/* As tb__copy_store(), with the team's help when that pays; `team` may be NULL. The stores of all
+ * threads are ordered before every later store of the caller. Any thread, several at once. */
+void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
+                         size_t working_set_bytes);
+
+/* Blocks that the helpers have copied since the team was made, for tests and measurements. */
+unsigned long tb__copy_team_helped(const struct tb__copy_team *team);
+
+#endif
