@@ -105,3 +105,16 @@ tb_status tb__gpu_event_import(const struct tb__gpu *gpu, const uint8_t handle[6
     *out = (struct tb__gpu_event){.gpu = gpu, .event = event, .imported = 1};
     return TB_OK;
 }
+
+tb_status tb__stream_follow(tb__stream first, const struct tb__gpu *first_gpu, tb__stream second,
+                            const struct tb__gpu *second_gpu)
+{
+    struct tb__gpu_event event;
+    TB__TRY(tb__gpu_event_create(first_gpu, first, 0, &event));
+    tb_status status = tb__gpu_event_record(&event, first);
+    if (status == TB_OK) {
+        status = tb__gpu_event_wait(&event, second, second_gpu);
+    }
+    tb__gpu_event_destroy(&event);
+    return status;
+}

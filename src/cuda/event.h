@@ -37,4 +37,8 @@ tb_status tb__gpu_event_export(const struct tb__gpu_event *event, uint8_t handle
 tb_status tb__gpu_event_import(const struct tb__gpu *gpu, const uint8_t handle[64],
                                struct tb__gpu_event *out);
 
+/* Let a stream come after what another has now, of whatever devices they are. */
+tb_status tb__stream_follow(tb__stream first, const struct tb__gpu *first_gpu, tb__stream second,
+                            const struct tb__gpu *second_gpu);
+
 #endif

@@ -225,25 +225,12 @@ void tb__transit_trim(void)
 
 /* ------------------------------------------------------------------ the way through */
 
-/* Let `second` come after what `first` has now, by an event of `first`'s context. */
-static tb_status follow(tb__stream first, const struct tb__gpu *first_gpu, tb__stream second,
-                        const struct tb__gpu *second_gpu)
-{
-    struct tb__gpu_event event;
-    TB__TRY(tb__gpu_event_create(first_gpu, first, 0, &event));
-    tb_status status = tb__gpu_event_record(&event, first);
-    if (status == TB_OK) {
-        status = tb__gpu_event_wait(&event, second, second_gpu);
-    }
-    tb__gpu_event_destroy(&event);
-    return status;
-}
-
 tb_status tb__transit_begin(struct tb__transit *transit, tb__stream stream,
                             const struct tb__gpu *stream_gpu)
 {
-    TB__TRY(follow(stream, stream_gpu, transit->out, transit->dst));
-    return transit->src != NULL ? follow(stream, stream_gpu, transit->in, transit->src) : TB_OK;
+    TB__TRY(tb__stream_follow(stream, stream_gpu, transit->out, transit->dst));
+    return transit->src != NULL ? tb__stream_follow(stream, stream_gpu, transit->in, transit->src)
+                                : TB_OK;
 }
 
 tb_status tb__transit_end(struct tb__transit *transit, tb__stream stream,
@@ -259,9 +246,9 @@ void tb__transit_abandon(struct tb__transit *transit, tb__stream stream,
     tb_error kept;
     tb_last_error(&kept);
     /* What fills a chunk may be enqueued, what waits for it not. */
-    tb_status status = transit->src != NULL
-                           ? follow(transit->in, transit->src, transit->out, transit->dst)
-                           : TB_OK;
+    tb_status status = transit->src != NULL ? tb__stream_follow(transit->in, transit->src,
+                                                                transit->out, transit->dst)
+                                            : TB_OK;
     if (status != TB_OK || tb__transit_end(transit, stream, stream_gpu) != TB_OK) {
         (void)!tb__stream_synchronize(transit->out, transit->dst);
         if (transit->src != NULL) {

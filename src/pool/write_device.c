@@ -6,6 +6,7 @@
 #include "base/copy.h"
 #include "base/log.h"
 #include "cuda/copy_tensor.h"
+#include "cuda/event.h"
 #include "cuda/order.h"
 #include "pool/order.h"
 #include "pool/support.h"
@@ -59,6 +60,36 @@ static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
     return tb__stream_synchronize(NULL, gpu);
 }
 
+/* In the order of a stream. The default stream is the one of `home`, or of the current device, as
+ * for all that is done with a pool; the copy may be on the default stream of another GPU: then the
+ * one waits for the other, before and after. */
+static tb_status copy_on(const tb_tensor *destination, const tb_tensor *source, tb__stream stream,
+                         const struct tb__device_share *home)
+{
+    const struct tb__gpu *gpu;
+    const struct tb__gpu *copies;
+    if (destination->device == TB_CPU && source->device == TB_CPU) {
+        return tb__gpu_copy_tensor(destination, source, stream, NULL);
+    }
+    TB__TRY(tb__stream_device(stream, home != NULL ? tb__device_gpu(home) : NULL, &gpu));
+    TB__TRY(tb__gpu_of_device(destination->device != TB_CPU ? destination->device : source->device,
+                              &copies));
+    TB__TRY(tb__stream_device(stream, copies, &copies));
+    if (gpu == copies) {
+        return tb__gpu_copy_tensor(destination, source, stream, NULL);
+    }
+    TB__TRY(tb__stream_follow(stream, gpu, stream, copies));
+    TB__TRY(tb__gpu_copy_tensor(destination, source, stream, NULL));
+    tb_status status = tb__stream_follow(stream, copies, stream, gpu);
+    if (status != TB_OK) {
+        tb_error kept;
+        tb_last_error(&kept);
+        (void)!tb__stream_synchronize(stream, copies);
+        tb__error_restore(&kept);
+    }
+    return status;
+}
+
 /* ---- writing ---- */
 
 /* Enqueue the copy of a tensor into a loan whose shape it has. */
@@ -74,7 +105,7 @@ static tb_status enqueue_copy(tb_loan *loan, const tb_tensor *tensor, size_t byt
         TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
         pin_if_possible(tb__pool_pin(pool, gpu));
     }
-    TB__TRY(tb__gpu_copy_tensor(&loan->tensor, tensor, (tb__stream)stream, NULL));
+    TB__TRY(copy_on(&loan->tensor, tensor, (tb__stream)stream, pool->device));
     tb__loan_count_copy(loan, bytes);
     return TB_OK;
 }
@@ -148,7 +179,7 @@ tb_status tb_frame_copy_on(tb_frame *frame, const tb_tensor *destination, tb_cud
         TB__TRY(tb__gpu_of_device(destination->device, &gpu));
         pin_if_possible(pin_reader(frame->reader, gpu));
     }
-    return tb__gpu_copy_tensor(destination, &frame->tensor, (tb__stream)stream, NULL);
+    return copy_on(destination, &frame->tensor, (tb__stream)stream, frame->reader->device);
 }
 
 /* ---- any two tensors ---- */

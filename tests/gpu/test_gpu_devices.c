@@ -1,4 +1,6 @@
 /* Two devices: streams and readers of one with pools on the other. */
+#include "cuda/copy.h"
+#include "cuda/order.h"
 #include "gpu/gpu_roles.h"
 
 #define WORDS ((int64_t)1 << 16)
@@ -134,6 +136,120 @@ static void streams_of_both_devices_publish_into_one_pool(void)
     gpu_brake_end(&brake);
 }
 
+/* The default stream is the current device's for a pool in host memory, and what the other device
+ * copies is in its order: a frame is not there before it is copied, nor free before it is read. */
+static void copies_of_the_other_device_are_in_the_default_stream_s_order(void)
+{
+    gpu_machine("devices=2");
+    const struct tb__gpu *first = gpu_begin();
+    const struct tb__gpu *second = gpu_second();
+    tb_cuda_stream stream = gpu_stream_on(second);
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "host", TB_CPU, WORDS, 4);
+    tb_reader *ordered = gpu_open_reader(bus, "producer/host", 1);
+    struct gpu_brake brake;
+    tb_memory *memory;
+    tb_frame *frame;
+    gpu_brake_init(&brake);
+    CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
+                                           .kind = TB_MEMORY_DEVICE,
+                                           .device = TB_CUDA(1),
+                                           .bytes = WORDS * 4},
+                      &memory));
+    tb_tensor tensor = {.data = tb_memory_data(memory),
+                        .device = TB_CUDA(1),
+                        .dtype = TB_U32,
+                        .ndim = 1,
+                        .shape = {WORDS}};
+    for (uint32_t n = 1; n <= 9; n++) {
+        /* The first frame page-locks the pool; then the one and the other device is held up. */
+        const struct tb__gpu *braked = n == 1 ? NULL : n % 2 == 0 ? second : first;
+        uint32_t value = n;
+        gpu_fill(&tensor, value, stream);
+        gpu_synchronize(stream);
+        if (braked != NULL) {
+            gpu_brake_put(&brake, braked, NULL);
+        }
+        CHECK_OK(tb_pool_write_on(pool, &tensor, NULL, TB_SECONDS(5), NULL));
+        CHECK_OK(tb_reader_next(ordered, TB_POLL, &frame));
+        if (braked == first) { /* what the copy has not begun to read may change */
+            value += 100;
+            gpu_fill(&tensor, value, stream);
+            gpu_synchronize(stream);
+        }
+        if (braked != NULL) {
+            CHECK_STATUS(tb__stream_query(NULL, first), TB_AGAIN);
+            CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
+            gpu_brake_off(&brake);
+        }
+        CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 5000);
+        const uint32_t *words = tb_frame_tensor(frame)->data;
+        CHECK_EQ(words[0], value);
+        CHECK_EQ(words[WORDS - 1], value);
+        gpu_fill(&tensor, 0, stream);
+        gpu_synchronize(stream);
+        if (braked != NULL) {
+            gpu_brake_put(&brake, braked, NULL);
+        }
+        CHECK_OK(tb_frame_copy_on(frame, &tensor, NULL));
+        CHECK_OK(tb_frame_release_on(frame, NULL));
+        if (braked != NULL) {
+            CHECK_EQ(gpu_reader_stats(ordered).held, 1);
+            gpu_brake_off(&brake);
+        }
+        CHECK_WITHIN_MS(gpu_reader_stats(ordered).held == 0, 5000);
+        gpu_check(&tensor, value);
+    }
+    tb_bus_close(bus);
+    tb_memory_free(memory);
+    gpu_stream_end(stream);
+    gpu_brake_end(&brake);
+}
+
+/* A copy between two devices is done when tb_copy() and tb_pool_write() return. */
+static void a_copy_between_two_devices_is_waited_for(void)
+{
+    gpu_machine("devices=2;slow=20000");
+    const struct tb__gpu *first = gpu_begin();
+    gpu_second();
+    tb_cuda_stream stream = gpu_stream_on(first);
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(1), WORDS, 2);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 0);
+    tb_memory *memory[2];
+    tb_tensor tensors[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
+                                               .kind = TB_MEMORY_DEVICE,
+                                               .device = TB_CUDA(i),
+                                               .bytes = WORDS * 4},
+                          &memory[i]));
+        tensors[i] = (tb_tensor){.data = tb_memory_data(memory[i]),
+                                 .device = TB_CUDA(i),
+                                 .dtype = TB_U32,
+                                 .ndim = 1,
+                                 .shape = {WORDS}};
+    }
+    for (uint32_t n = 1; n <= 3; n++) {
+        tb_frame *frame;
+        gpu_fill(&tensors[0], n, stream);
+        gpu_synchronize(stream);
+        CHECK_OK(tb_copy(&tensors[1], &tensors[0]));
+        CHECK_OK(tb_pool_write(pool, &tensors[0], TB_SECONDS(5), NULL));
+        gpu_fill(&tensors[0], 0, stream); /* the source is ours again */
+        gpu_synchronize(stream);
+        gpu_check(&tensors[1], n);
+        CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+        gpu_check(tb_frame_tensor(frame), n);
+        tb_frame_release(frame);
+    }
+    tb_bus_close(bus);
+    tb_memory_free(memory[0]);
+    tb_memory_free(memory[1]);
+    tb__copy_trim();
+    gpu_stream_end(stream);
+}
+
 /* One device's context breaks: frames of the other one go on in the same pool. */
 static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
 {
@@ -187,6 +303,8 @@ static const struct test tests[] = {
     TEST(a_reader_on_a_peer_reads_in_place, 30),
     TEST(a_reader_on_a_device_that_cannot_reach_it_is_told, 30),
     TEST(streams_of_both_devices_publish_into_one_pool, 60),
+    TEST(copies_of_the_other_device_are_in_the_default_stream_s_order, 30),
+    TEST(a_copy_between_two_devices_is_waited_for, 30),
     TEST(frames_of_a_healthy_device_go_on_beside_a_broken_one, 30),
 };
 
