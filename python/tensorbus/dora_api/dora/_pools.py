@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import tensorbus
-from dora_tensor_pool import dtype_name
+from dora_tensor_pool import DeviceMemory, dtype_name
 from tensorbus import _descriptor, _quiet
 
 from ._extension import Extension
@@ -45,20 +45,25 @@ _NAME = re.compile(r"dora_pool_[^/]*\Z")
 class TensorInfo(dict[str, Any]):
     """What `read_tensor_pool` returns: dora's keys, and the frame that it holds in `memory`."""
 
-    memory: Array
+    memory: Array | DeviceMemory
 
-    def __init__(self, memory: Array, dtype: str, shape: list[int]) -> None:
-        super().__init__(
-            ptr=memory.ctypes.data, size=memory.nbytes, dtype=dtype, shape=shape, device="cpu"
-        )
+    def __init__(self, memory: Array | DeviceMemory, dtype: str, shape: list[int]) -> None:
+        if isinstance(memory, DeviceMemory):
+            ptr, device = memory.ptr, "cuda"
+        else:
+            ptr, device = memory.ctypes.data, "cpu"
+        super().__init__(ptr=ptr, size=memory.nbytes, dtype=dtype, shape=shape, device=device)
         self.memory = memory
 
 
 class _Own:
     """A pool of this node."""
 
-    def __init__(self, pool_id: str, name: str, sample: Array, info: dict[str, Any]) -> None:
+    def __init__(
+        self, pool_id: str, name: str, sample: Array | DeviceMemory, info: dict[str, Any]
+    ) -> None:
         self.id, self.name = pool_id, name
+        self.device = "cpu"
         self.dtype, self.shape = str(info["dtype"]), [int(extent) for extent in info["shape"]]
         self.sample_dtype, self.sample_shape = sample.dtype, sample.shape
         self.nbytes = sample.nbytes
@@ -103,18 +108,24 @@ class TensorPools:
                 f"register_tensor_pool: machine={machine!r}: pools on other machines are not "
                 "built yet; without `machine` every node of this machine can read the pool"
             )
-        if device != "cpu":
-            raise RuntimeError(
-                f"register_tensor_pool: device={device!r}: pools for GPUs are not built yet; "
-                'use "cpu" and copy in the receiver'
-            )
         self._counter = (self._counter + 1) % 2**63
         pool_id = f"pool_{self._node.id}_{self._counter}"
         if name is not None:
             self._claim_name(name, pool_id)
         own = _Own(pool_id, f"pool_{self._counter}", sample, info)
-        own.inner = self._open(own, 1 if live else _SLOTS)
-        own.inner.write(sample)
+        own.device = device
+        try:
+            own.inner = self._open(own, 1 if live else _SLOTS)
+            own.inner.write(sample)
+        except tensorbus.Error as error:
+            if own.inner is not None:
+                _quiet.free(own.inner)
+            if device == "cpu" and isinstance(sample, np.ndarray):
+                raise
+            raise RuntimeError(
+                f"register_tensor_pool: failed to set up the GPU pool of a `{info['device']}` "
+                f"tensor for receiver `{device}`: {error}"
+            ) from error
         self._own[pool_id] = own
         self._announce(own, live, name)
         return pa.array([pool_id])
@@ -142,6 +153,17 @@ class TensorPools:
                 size,
                 _DATA_OFFSET,
                 own.nbytes + _DATA_OFFSET,
+            )
+            return
+        on_gpu = _is_gpu(info)
+        if size < own.nbytes and (on_gpu or own.device != "cpu"):
+            raise RuntimeError(
+                f"write_tensor_pool: {size} of {own.nbytes} bytes for a GPU: a pool there takes "
+                "whole tensors only"
+            )
+        if on_gpu:
+            self._write(
+                own, DeviceMemory(_address(info), size, own.sample_dtype, own.sample_shape)
             )
             return
         data = _bytes_at(_address(info), size)
@@ -210,9 +232,11 @@ class TensorPools:
 
     def _open(self, own: _Own, slots: int) -> Any:
         sample = np.broadcast_to(np.zeros((), own.sample_dtype), own.sample_shape)
-        return tensorbus.Pool.register(sample, name=own.name, slots=slots, bus=self._node.bus)
+        return tensorbus.Pool.register(
+            sample, name=own.name, slots=slots, device=own.device, bus=self._node.bus
+        )
 
-    def _write(self, own: _Own, data: Array) -> None:
+    def _write(self, own: _Own, data: Array | DeviceMemory) -> None:
         while True:
             slots = own.inner.slots
             try:
@@ -233,7 +257,7 @@ class TensorPools:
 
     def _with_old_tail(self, own: _Own, head: Array) -> Array:
         """A short write leaves the rest of the tensor as it was."""
-        whole = _raw(own.inner.read()).copy()
+        whole: Array = own.inner.read().copy().reshape(-1).view(np.uint8)
         whole[: head.nbytes] = head
         return whole
 
@@ -291,10 +315,13 @@ class TensorPools:
         frame = _newest(peer)
         if not peer.live:
             return TensorInfo(_raw(frame), peer.dtype, list(peer.shape))
-        address, size = frame.numpy().ctypes.data, frame.nbytes
+        memory = _raw(frame)
+        if isinstance(memory, DeviceMemory):
+            memory = DeviceMemory(memory.ptr, frame.nbytes)
+        else:
+            memory = _bytes_at(memory.ctypes.data, frame.nbytes)
+            memory.flags.writeable = False
         frame.release()
-        memory = _bytes_at(address, size)
-        memory.flags.writeable = False
         if peer.reader not in self._live_readers:
             self._live_readers.append(peer.reader)  # mapped until the node ends: nothing holds it
         return TensorInfo(memory, peer.dtype, list(peer.shape))
@@ -328,8 +355,11 @@ def _newest(peer: _Peer) -> Any:
             time.sleep(0.0002)
 
 
-def _raw(frame: Any) -> Array:
-    """A frame's memory as uint8[size]; the array holds the frame."""
+def _raw(frame: Any) -> Array | DeviceMemory:
+    """A frame's memory as uint8[size]; it holds the frame."""
+    if frame.device != "cpu":
+        address = frame.__cuda_array_interface__["data"][0]
+        return DeviceMemory(address, frame.nbytes, frame=frame)
     memory: Array = frame.numpy().reshape(-1).view(np.uint8)
     return memory
 
@@ -357,20 +387,27 @@ def _bytes_at(address: int, size: int) -> Array:
     return memory
 
 
-def _source(info: dict[str, Any]) -> Array:
+def _is_gpu(info: dict[str, Any]) -> bool:
+    return str(_required(info, "device")).partition(":")[0] == "cuda"
+
+
+def _source(info: dict[str, Any]) -> Array | DeviceMemory:
     """The caller's memory as a typed array, or as bytes where dtype and shape do not describe it."""
     values = {key: _required(info, key) for key in ("ptr", "size", "dtype", "shape", "device")}
     address, size = _address(info), int(values["size"])
     if size <= 0:
         raise RuntimeError(f"Invalid size: {size} bytes")
-    if str(values["device"]).partition(":")[0] != "cpu":
+    kind = str(values["device"]).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
         raise RuntimeError(
-            f"register_tensor_pool: the tensor is on `{values['device']}`: pools for GPUs are not "
-            "built yet; pass tensor.cpu()"
+            f"register_tensor_pool: the tensor is on `{values['device']}`: only `cpu` and `cuda` "
+            "are possible; pass tensor.cpu()"
         )
-    raw = _bytes_at(address, size)
+    raw = _bytes_at(address, size) if kind == "cpu" else DeviceMemory(address, size)
     try:
         dtype = np.dtype(dtype_name(str(values["dtype"])))
+        if isinstance(raw, DeviceMemory):
+            return raw.typed(dtype, [int(extent) for extent in values["shape"]])
         typed: Array = raw.view(dtype).reshape([int(extent) for extent in values["shape"]])
         return typed
     except (TypeError, ValueError):

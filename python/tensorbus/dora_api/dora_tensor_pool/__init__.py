@@ -60,12 +60,51 @@ def dtype_name(text: str) -> str:
     return name
 
 
+class DeviceMemory:
+    """Memory of a GPU, which CuPy, PyTorch and Tensorbus take by `__cuda_array_interface__`.
+
+    `frame` is what holds it, if anything does.
+    """
+
+    def __init__(
+        self,
+        ptr: int,
+        nbytes: int,
+        dtype: Any = np.uint8,
+        shape: Any = None,
+        frame: Any = None,
+    ) -> None:
+        self.ptr, self.nbytes, self.frame = ptr, nbytes, frame
+        self.dtype = np.dtype(dtype)
+        self.shape = (nbytes,) if shape is None else tuple(shape)
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (ptr if nbytes > 0 else 0, False),
+            "strides": None,
+            "stream": 1,
+            "version": 3,
+        }
+
+    def typed(self, dtype: Any, shape: Any) -> DeviceMemory:
+        """The same with another dtype and shape, of as many bytes.
+
+        Raises:
+            ValueError: the bytes differ.
+        """
+        dtype = np.dtype(dtype)
+        if math.prod(shape) * dtype.itemsize != self.nbytes:
+            raise ValueError(f"{dtype}{list(shape)} has other than {self.nbytes} bytes")
+        return DeviceMemory(self.ptr, self.nbytes, dtype, shape, self.frame)
+
+
 def get_tensor_info(tensor: Any) -> dict[str, Any]:
     """Describe a tensor's memory for `register_tensor_pool` and `write_tensor_pool`.
 
     Args:
-        tensor: a PyTorch tensor on the CPU or a NumPy array; contiguous, row-major. It must live
-            until the call that the dict is given to has returned: the dict borrows its memory.
+        tensor: a PyTorch tensor on the CPU or a GPU, a NumPy array, or an array with
+            `__cuda_array_interface__` (CuPy); contiguous, row-major. It must live until the call
+            that the dict is given to has returned: the dict borrows its memory.
 
     Returns:
         dict with `ptr` (address), `size` (bytes), `dtype`, `shape` (list of int), `device`.
@@ -96,7 +135,32 @@ def get_tensor_info(tensor: Any) -> dict[str, Any]:
             "shape": list(tensor.shape),
             "device": "cpu",
         }
+    interface = getattr(tensor, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _info_of_interface(interface)
     raise TypeError(f"expected a torch.Tensor or a numpy.ndarray, got {type(tensor).__name__}")
+
+
+def _info_of_interface(interface: dict[str, Any]) -> dict[str, Any]:
+    dtype = np.dtype(interface["typestr"])
+    shape = list(interface["shape"])
+    packed: list[int] = []
+    step = dtype.itemsize
+    for extent in reversed(shape):
+        packed.insert(0, step)
+        step *= extent
+    strides = interface.get("strides")
+    if strides is not None and any(
+        extent > 1 and given != wanted for extent, given, wanted in zip(shape, strides, packed)
+    ):
+        raise ValueError("the array is not contiguous: pass cupy.ascontiguousarray(array)")
+    return {
+        "ptr": interface["data"][0],
+        "size": math.prod(shape) * dtype.itemsize,
+        "dtype": dtype.name,
+        "shape": shape,
+        "device": "cuda",
+    }
 
 
 def _numpy_dtype(name: str) -> np.dtype:
@@ -130,7 +194,9 @@ def tensor_from_info(info: dict[str, Any]) -> Any:
     read with `live=True` has no such hold and changes under its holder, as in dora.
 
     Returns:
-        torch.Tensor where PyTorch is installed, else numpy.ndarray; of the info's shape and dtype.
+        torch.Tensor where PyTorch is installed, else numpy.ndarray, or cupy.ndarray for a GPU's
+        memory; of the info's shape and dtype. On a GPU nothing refuses a write: it would change the
+        tensor for all who read it.
 
     Raises:
         ValueError: null pointer, unknown dtype, negative dimension, or a shape that does not fit.
@@ -144,6 +210,8 @@ def tensor_from_info(info: dict[str, Any]) -> Any:
     if any(extent < 0 for extent in shape):
         raise ValueError(f"tensor shape {shape} has a negative dimension")
     torch = _torch()
+    if str(info["device"]).partition(":")[0] == "cuda":
+        return _device_tensor(info, name, shape, torch)
     raw = _bytes_at(info)
     if torch is None:
         dtype = _numpy_dtype(name)
@@ -159,6 +227,29 @@ def tensor_from_info(info: dict[str, Any]) -> Any:
     if count == 0:
         return torch.empty(shape, dtype=of_torch)
     return _torch_view(torch, raw[: count * itemsize]).view(of_torch).reshape(shape)
+
+
+def _device_tensor(info: dict[str, Any], name: str, shape: list[int], torch: Any) -> Any:
+    memory = getattr(info, "memory", None)
+    if memory is None:
+        memory = DeviceMemory(info["ptr"], info["size"])
+    if torch is not None:
+        of_torch = getattr(torch, name)
+        itemsize = torch.empty((), dtype=of_torch).element_size()
+        _check_size(shape, itemsize, info["size"])
+        raw = torch.as_tensor(memory)[: math.prod(shape) * itemsize]
+        return raw.view(of_torch).reshape(shape)
+    try:
+        import cupy
+    except ImportError:
+        raise ValueError(
+            "the tensor is on a GPU: install PyTorch or CuPy to look at it there, or register the "
+            'pool with device="cpu"'
+        ) from None
+    dtype = _numpy_dtype(name)
+    _check_size(shape, dtype.itemsize, info["size"])
+    raw = cupy.asarray(memory)[: math.prod(shape) * dtype.itemsize]
+    return raw.view(dtype).reshape(shape)
 
 
 def _torch_view(torch: Any, raw: np.ndarray) -> Any:
