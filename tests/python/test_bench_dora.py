@@ -59,11 +59,16 @@ def block(us: float, cpu: float) -> Block:
 
 
 def filled(name: str) -> Row:
-    """Stock takes 1000 us a frame and 10 % of a core, inside 600 and 6, runner 400 and 4."""
+    """Stock takes 1000 us a frame and 10 % of a core, direct 600 and 6, runner 400 and 4."""
     row = Row(next(at for at in WORKLOADS if at.name == name))
-    for side, us, cpu in (("stock", 1000, 10), ("inside", 600, 6), ("runner", 400, 4)):
+    for side, us, cpu in (
+        ("stock", 1000, 10),
+        ("inside", 700, 7),
+        ("direct", 600, 6),
+        ("runner", 400, 4),
+    ):
         row.blocks[side] = [block(us + step, cpu) for step in (-9, 0, 9)]
-    row.copies = [row.workload.bytes / 500e-6] * 3  # a copy takes 500 us
+    row.copies = {1: [row.workload.bytes / 500e-6] * 3}  # a copy takes 500 us
     return row
 
 
@@ -76,14 +81,20 @@ def verdicts(*rows: Row) -> dict[tuple[str, str], tuple[float | None, bool]]:
 
 def test_arithmetic_and_verdicts():
     found = verdicts(filled("turn/61.4MB"), filled("rate/6.2MB"))
-    assert found["turn/61.4MB/inside", "over_stock"] == (pytest.approx(1000 / 600), False)
+    assert found["turn/61.4MB/direct", "over_stock"] == (pytest.approx(1000 / 600), False)
     assert found["turn/61.4MB/runner", "over_stock"] == (pytest.approx(1000 / 400), True)
-    assert found["turn/61.4MB/inside", "over_copy"] == (pytest.approx(500 / 600), False)
+    assert found["turn/61.4MB/direct", "over_copy"] == (pytest.approx(500 / 600), False)
     assert found["turn/61.4MB/runner", "over_copy"] == (pytest.approx(500 / 400), True)
-    assert found["rate/6.2MB/inside/p50", "over_stock"] == (pytest.approx(0.6), False)
+    assert found["rate/6.2MB/direct/p50", "over_stock"] == (pytest.approx(0.6), False)
     assert found["rate/6.2MB/runner/p50", "over_stock"] == (pytest.approx(0.4), True)
-    assert found["rate/6.2MB/inside/cpu", "over_stock"] == (pytest.approx(0.6), False)
+    assert found["rate/6.2MB/direct/cpu", "over_stock"] == (pytest.approx(0.6), False)
     assert found["rate/6.2MB/runner/cpu", "over_stock"] == (pytest.approx(0.4), True)
+    shared = filled("turn/61.4MB")
+    shared.copies[2] = [shared.workload.bytes / 250e-6] * 3
+    shared.way["runner"] = "2 threads"  # is divided by a copy of two threads, the others are not
+    found = verdicts(shared)
+    assert found["turn/61.4MB/runner", "over_copy"] == (pytest.approx(250 / 400), False)
+    assert found["turn/61.4MB/direct", "over_copy"] == (pytest.approx(500 / 600), False)
     figures = report.figures(filled("rate/6.2MB"), "stock")
     assert figures["p50_us"] == 1000 and figures["p99_us"] == pytest.approx(3027)
 

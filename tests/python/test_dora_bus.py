@@ -81,6 +81,16 @@ def test_frames_travel_by_handle(place):
     check_places(place, "viewer")
 
 
+def test_frames_can_be_taken_direct(place):
+    run(place, pair("direct", "direct_watch", FRAMES=20))
+    *frames, last = place.records("viewer")
+    assert [frame["index"] for frame in frames] == list(range(20))
+    assert all(frame["uniform"] and not frame["writeable"] for frame in frames)
+    # No message was sent; that the other has ended is dora's to tell, as ever.
+    assert "INPUT" not in last["events"] and "STOP" in last["events"] and last["lost"] == {}
+    check_places(place, "viewer")
+
+
 def test_all_consumers_get_all_frames(place):
     answers = ", ".join(f"ready{number}: viewer{number}/ready" for number in (1, 2, 3))
     text = "nodes:\n" + node("camera", "turns", answers, FRAMES=20)

@@ -32,13 +32,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tensorbus bench dora",
         description="Compare, in one run, stock dora's fastest documented way of sending arrays with "
-        "Tensorbus inside dora and on its own runner. Sides and floors alternate in blocks; figures "
+        "Tensorbus inside dora (by messages, and direct) and on its own runner. Sides and floors "
+        "alternate in blocks; figures "
         "are medians over blocks. Needs a Python with tensorbus, dora-rs, dora-rs-cli and pyarrow: "
-        "the one that $TENSORBUS_PYTHON names, else python3. Takes about four minutes.",
+        "the one that $TENSORBUS_PYTHON names, else python3. Takes about ten minutes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="fewer frames and blocks (a minute)")
+    parser.add_argument("--quick", action="store_true", help="fewer frames and blocks (three minutes)")
     parser.add_argument("--row", metavar="PATTERN", help="only rows whose name contains PATTERN")
     parser.add_argument("--list", action="store_true", help="names of all rows")
     parser.add_argument("--explain", metavar="ROW", help="what a row does and its interval spans")

@@ -17,6 +17,7 @@ from typing import Any
 from .rows import Workload
 
 NODE = pathlib.Path(__file__).with_name("node.py")
+FLOOR = pathlib.Path(__file__).with_name("floor.py")
 LIMIT_S = 120
 POOL_OF_STOCK = 268_435_456  # bytes of shared memory: what dora's flow file can ask for
 SLOTS = 3
@@ -28,6 +29,12 @@ STOCK_WAYS: dict[str, dict[str, Any]] = {
     "raw": {"call": "raw", "pool": None},
     "raw, 256 MiB pool": {"call": "raw", "pool": POOL_OF_STOCK},
 }
+
+
+#: And of ours: threads that share a copy.
+OUR_WAYS: dict[str, dict[str, Any]] = {"1 thread": {"threads": 1}}
+if len(os.sched_getaffinity(0)) > 1:
+    OUR_WAYS["2 threads"] = {"threads": 2}
 
 
 class BlockError(Exception):
@@ -78,7 +85,7 @@ def _flow(workload: Workload, side: str, way: dict[str, Any], folder: str) -> st
     config = {
         "side": side, "bytes": workload.bytes, "mode": workload.mode, "pace": workload.pace,
         "frames": workload.frames, "warmup": workload.warmup, "folder": folder, "slots": SLOTS,
-        "call": way.get("call"),
+        "call": way.get("call"), "threads": way.get("threads", 1),
     }  # fmt: skip
     env = f"{{BENCH: '{json.dumps(config)}', BENCH_ROLE: %s, PYTHONDONTWRITEBYTECODE: '1'}}"
     pool = way.get("pool")
@@ -147,6 +154,24 @@ def _read(folder: str, output: str) -> Block:
         frames_per_s=len(receiver["intervals_ns"]) / (receiver["wall_ns"] / 1e9),
         message_bytes=int(told[1]) if told else None,
     )
+
+
+def shared_copy(workload: Workload, threads: int) -> float:
+    """A copy of this size by several threads into a pool, and nothing else, bytes a second.
+
+    Raises:
+        BlockError: it could not be measured.
+    """
+    with tempfile.TemporaryDirectory(prefix="tensorbus-bench-") as folder:
+        done = subprocess.run(
+            [sys.executable, str(FLOOR), str(workload.bytes), str(SLOTS), str(threads)],
+            env=os.environ | {"TENSORBUS_DIR": folder}, capture_output=True, text=True,
+            timeout=LIMIT_S,
+        )  # fmt: skip
+        try:
+            return float(done.stdout)
+        except ValueError:
+            raise BlockError(f"{FLOOR.name}: {done.stderr[-500:]}") from None
 
 
 def best_copy(tools: Tools, workload: Workload) -> float:

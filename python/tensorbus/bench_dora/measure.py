@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
-from .blocks import STOCK_WAYS, Block, BlockError, Tools, best_copy, run
+from .blocks import OUR_WAYS, STOCK_WAYS, Block, BlockError, Tools, best_copy, run, shared_copy
 from .machine import Disturbance, describe
 from .rows import SIDES, Workload
 
@@ -18,9 +18,10 @@ class Row:
     workload: Workload
     blocks: dict[str, list[Block]] = field(default_factory=lambda: {side: [] for side in SIDES})
     skipped: dict[str, str] = field(default_factory=dict)
-    copies: list[float] = field(default_factory=list)  # bytes a second, one a block
-    stock_way: str = ""
-    stock_ways_us: dict[str, float | None] = field(default_factory=dict)
+    #: Copies alone, by how many threads: bytes a second, one a block.
+    copies: dict[int, list[float]] = field(default_factory=dict)
+    way: dict[str, str] = field(default_factory=dict)  # by side: the fastest of its ways
+    ways_us: dict[str, dict[str, float | None]] = field(default_factory=dict)
     steal: float = 0.0
     pressure: float | None = None
 
@@ -41,8 +42,9 @@ def measure(workloads: Iterable[Workload], blocks: int, say: Callable[[str], Non
         result.rows.append(row)
         before = Disturbance()
         _note_missing(row, tools)
-        if "stock" not in row.skipped:
-            _choose_stock_way(row, tools, say)
+        for side in SIDES:
+            if side not in row.skipped:
+                _choose_way(row, side, tools, say)
         for _ in range(blocks):
             _one_block(row, tools, say)
         row.steal, row.pressure = before.since()
@@ -52,34 +54,45 @@ def measure(workloads: Iterable[Workload], blocks: int, say: Callable[[str], Non
 def _note_missing(row: Row, tools: Tools) -> None:
     if tools.missing:
         why = f"not installed: {', '.join(tools.missing)}"
-        row.skipped |= {"stock": why, "inside": why}
+        row.skipped |= {"stock": why, "inside": why, "direct": why}
     if tools.tensorbus is None:
         row.skipped["runner"] = "the command `tensorbus` is not on PATH"
 
 
-def _choose_stock_way(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
-    """One block of each documented way; the fastest is measured against."""
-    ways = STOCK_WAYS
-    if row.workload.mode == "inplace":
-        ways = {name: way for name, way in ways.items() if way["call"] == "raw"}
-    for name, way in ways.items():
-        try:
-            row.stock_ways_us[name] = run(tools, row.workload, "stock", way).p50_us
-        except BlockError as error:
-            row.stock_ways_us[name] = None
-            say(f"  stock dora, {name}: {_gist(error)}")
-    works = {name: us for name, us in row.stock_ways_us.items() if us is not None}
-    if works:
-        row.stock_way = min(works, key=works.__getitem__)
+def _ways(workload: Workload, side: str) -> dict[str, dict[str, Any]]:
+    """The documented ways of a side for a workload."""
+    if side != "stock":
+        ways = OUR_WAYS if workload.mode == "copy" else {"1 thread": OUR_WAYS["1 thread"]}
+    elif workload.mode == "copy":
+        ways = STOCK_WAYS
     else:
-        row.skipped["stock"] = "no way of sending this size works"
+        ways = {name: way for name, way in STOCK_WAYS.items() if way["call"] == "raw"}
+    return ways
+
+
+def _choose_way(row: Row, side: str, tools: Tools, say: Callable[[str], None]) -> None:
+    """One block of each documented way; the side's blocks are those of the fastest."""
+    took = row.ways_us.setdefault(side, {})
+    for name, way in _ways(row.workload, side).items():
+        try:
+            took[name] = run(tools, row.workload, side, way).p50_us
+        except BlockError as error:
+            took[name] = None
+            say(f"  {side}, {name}: {_gist(error)}")
+    works = {name: us for name, us in took.items() if us is not None}
+    if works:
+        row.way[side] = min(works, key=works.__getitem__)
+    else:
+        row.skipped[side] = "no way of sending this size works"
 
 
 def _one_block(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
+    threads = {1}
     for side in SIDES:
         if side in row.skipped:
             continue
-        way = STOCK_WAYS.get(row.stock_way, {}) if side == "stock" else {}
+        way = _ways(row.workload, side)[row.way[side]]
+        threads.add(way.get("threads", 1))
         try:
             row.blocks[side].append(run(tools, row.workload, side, way))
         except BlockError as error:
@@ -87,7 +100,10 @@ def _one_block(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
             say(f"  {side}: {error}")
     if "copy" not in row.skipped and row.workload.mode == "copy" and tools.tensorbus:
         try:
-            row.copies.append(best_copy(tools, row.workload))
+            for count in sorted(threads):
+                alone = count == 1
+                speed = best_copy(tools, row.workload) if alone else shared_copy(row.workload, count)
+                row.copies.setdefault(count, []).append(speed)
         except BlockError as error:
             row.skipped["copy"] = _gist(error)
 

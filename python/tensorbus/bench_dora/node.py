@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import resource
@@ -26,10 +27,10 @@ def cpu_s() -> float:
 class Side:
     """How one side sends a frame and gets one; the loops around it are the same for all."""
 
-    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
+    def send_copy(self, source: np.ndarray) -> None:
         raise NotImplementedError
 
-    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
+    def send_inplace(self, head: tuple[int, int]) -> None:
         raise NotImplementedError
 
     def answer(self) -> None:
@@ -38,8 +39,8 @@ class Side:
     def wait_answer(self) -> None:
         raise NotImplementedError
 
-    def take(self) -> tuple[Any, dict[str, Any]] | None:
-        """The next frame as int64 array, and its metadata; None at the end."""
+    def take(self) -> Any | None:
+        """The next frame as int64 array; None at the end."""
         raise NotImplementedError
 
 
@@ -53,16 +54,16 @@ class Stock(Side):
         self.pa = pyarrow
         self.node: Any = Node()
 
-    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
+    def send_copy(self, source: np.ndarray) -> None:
         if CONFIG["call"] == "array":
-            self.node.send_output("data", self.pa.array(source), metadata)
+            self.node.send_output("data", self.pa.array(source))
             return
-        with self.node.send_output_raw("data", BYTES, metadata) as buffer:
+        with self.node.send_output_raw("data", BYTES) as buffer:
             np.copyto(np.frombuffer(buffer, np.int64), source)
 
-    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
-        with self.node.send_output_raw("data", BYTES, metadata) as buffer:
-            np.frombuffer(buffer, np.int64)[0] = first
+    def send_inplace(self, head: tuple[int, int]) -> None:
+        with self.node.send_output_raw("data", BYTES) as buffer:
+            np.frombuffer(buffer, np.int64)[:2] = head
 
     def answer(self) -> None:
         self.node.send_output("next", b"")
@@ -72,18 +73,20 @@ class Stock(Side):
         if event is None or event["type"] != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict[str, Any]] | None:
+    def take(self) -> Any | None:
         for event in self.node:
             if event["type"] == "INPUT":
                 array = event["value"].to_numpy()
                 if array.dtype == np.uint8:
                     array = array.view(np.int64)
-                return array, event["metadata"]
+                return array
         return None
 
 
 class Inside(Side):
-    """Tensorbus in the same dora."""
+    """Tensorbus in the same dora: its messages carry handles."""
+
+    extra: dict[str, Any] = {}  # options of the pool
 
     def __init__(self) -> None:
         import tensorbus.dora
@@ -94,19 +97,22 @@ class Inside(Side):
 
     def _pool(self) -> Any:
         if self.pool is None:
-            self.pool = self.bus.register(np.empty(BYTES // 8, np.int64), slots=CONFIG["slots"])
+            self.pool = self.bus.register(
+                np.empty(BYTES // 8, np.int64), name="data", slots=CONFIG["slots"],
+                copy_threads=CONFIG["threads"], **self.extra,
+            )  # fmt: skip
         return self.pool
 
-    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
+    def send_copy(self, source: np.ndarray) -> None:
         pool = self._pool()
         pool.write(source)
-        self.bus.send_output("data", pool.last, metadata)
+        self.bus.send_output("data", pool.last)
 
-    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
+    def send_inplace(self, head: tuple[int, int]) -> None:
         pool = self._pool()
         with pool.loan() as frame:
-            frame[0] = first
-        self.bus.send_output("data", pool.last, metadata)
+            frame[:2] = head
+        self.bus.send_output("data", pool.last)
 
     def answer(self) -> None:
         self.bus.send_output("next", b"")
@@ -116,11 +122,52 @@ class Inside(Side):
         if event is None or event["type"] != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict[str, Any]] | None:
+    def take(self) -> Any | None:
         for event in self.bus:
             if event["type"] == "INPUT":
-                return event["value"].numpy(), event["metadata"]
+                return event["value"].numpy()
         return None
+
+
+class Direct(Inside):
+    """In dora, too, but the receiver waits at the sender's pool and acknowledges frames there: dora
+    starts and ends the nodes, and carries the first answer."""
+
+    extra = {"policy": "every", "wait_readers": 1}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader: Any = None
+        self.frames: Any = None
+        self.frame: Any = None  # the receiver's, not yet acknowledged
+        self.sent: collections.deque[Any] = collections.deque()  # and not yet acknowledged
+
+    def send_copy(self, source: np.ndarray) -> None:
+        self.sent.append(self._pool().write(source))
+
+    def send_inplace(self, head: tuple[int, int]) -> None:
+        pool = self._pool()
+        with pool.loan() as frame:
+            frame[:2] = head
+        self.sent.append(pool.last)
+
+    def answer(self) -> None:
+        if self.reader is None:
+            super().answer()  # the receiver is there
+            self.reader = self.bus.reader("sender/data", timeout=20, every=True, ack=True)
+            self.frames = iter(self.reader)
+            return
+        self.reader.ack(self.frame)
+
+    def wait_answer(self) -> None:
+        if self.sent:
+            self.pool.wait_acked(self.sent.popleft(), timeout=20)
+        else:
+            super().wait_answer()
+
+    def take(self) -> Any | None:
+        self.frame = next(self.frames, None)
+        return None if self.frame is None else self.frame.numpy()
 
 
 class Runner(Side):
@@ -136,20 +183,21 @@ class Runner(Side):
     def _pool(self) -> Any:
         if self.pool is None:
             self.pool = self.tensorbus.Pool.register(
-                np.empty(BYTES // 8, np.int64), name="data", slots=CONFIG["slots"]
-            )
+                np.empty(BYTES // 8, np.int64), name="data", slots=CONFIG["slots"],
+                copy_threads=CONFIG["threads"],
+            )  # fmt: skip
         return self.pool
 
-    def send_copy(self, source: np.ndarray, metadata: dict[str, Any]) -> None:
+    def send_copy(self, source: np.ndarray) -> None:
         pool = self._pool()
         pool.write(source)
-        self.node.send_output("data", pool.last, metadata)
+        self.node.send_output("data", pool.last)
 
-    def send_inplace(self, first: int, metadata: dict[str, Any]) -> None:
+    def send_inplace(self, head: tuple[int, int]) -> None:
         pool = self._pool()
         with pool.loan() as frame:
-            frame[0] = first
-        self.node.send_output("data", pool.last, metadata)
+            frame[:2] = head
+        self.node.send_output("data", pool.last)
 
     def answer(self) -> None:
         self.node.send_output("next", b"")
@@ -159,10 +207,10 @@ class Runner(Side):
         if event is None or event.type != "INPUT":
             sys.exit(f"no answer: {event}")
 
-    def take(self) -> tuple[Any, dict[str, Any]] | None:
+    def take(self) -> Any | None:
         for event in self.node:
             if event.type == "INPUT":
-                return event.value.numpy(), event.metadata
+                return event.value.numpy()
         return None
 
 
@@ -178,12 +226,12 @@ def sender(side: Side) -> dict[str, Any]:
         if CONFIG["pace"] == "rate":
             due += PERIOD_NS
             time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
-        source[0] = index
-        metadata = {"i": index, "t": time.monotonic_ns()}
+        head = index, time.monotonic_ns()
         if CONFIG["mode"] == "copy":
-            side.send_copy(source, metadata)
+            source[:2] = head
+            side.send_copy(source)
         else:
-            side.send_inplace(index, metadata)
+            side.send_inplace(head)
         if CONFIG["pace"] == "rate" or answers == 0:
             side.wait_answer()
         else:
@@ -196,17 +244,16 @@ def receiver(side: Side) -> dict[str, Any]:
     intervals_ns = []
     started_cpu = started_ns = 0.0
     for index in range(WARMUP + FRAMES):
-        taken = side.take()
-        if taken is None:
+        array = side.take()
+        if array is None:
             sys.exit(f"the sender ended after {index} frames")
-        array, metadata = taken
-        assert array[0] == metadata["i"] == index, (int(array[0]), metadata["i"], index)
+        assert array[0] == index, (int(array[0]), index)
         now_ns = time.monotonic_ns()
         if index == WARMUP:
             started_cpu, started_ns = cpu_s(), now_ns
         if index >= WARMUP:
-            intervals_ns.append(now_ns - metadata["t"])
-        del array, taken
+            intervals_ns.append(now_ns - int(array[1]))
+        del array
         side.answer()
     return {
         "cpu_s": cpu_s() - started_cpu,
@@ -216,7 +263,8 @@ def receiver(side: Side) -> dict[str, Any]:
 
 
 def main() -> None:
-    side = {"stock": Stock, "inside": Inside, "runner": Runner}[CONFIG["side"]]()
+    kinds = {"stock": Stock, "inside": Inside, "direct": Direct, "runner": Runner}
+    side: Side = kinds[CONFIG["side"]]()
     role = os.environ["BENCH_ROLE"]
     result = sender(side) if role == "sender" else receiver(side)
     with open(os.path.join(CONFIG["folder"], role + ".json"), "w") as file:

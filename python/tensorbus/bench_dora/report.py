@@ -7,11 +7,16 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from .blocks import Block
+from .blocks import OUR_WAYS, Block
 from .measure import Result, Row
 from .rows import SIDES, Goal
 
-NAMES = {"stock": "stock dora", "inside": "Tensorbus in dora", "runner": "Tensorbus, own runner"}
+NAMES = {
+    "stock": "stock dora",
+    "inside": "in dora, by messages",
+    "direct": "in dora, direct",
+    "runner": "own runner",
+}
 
 
 @dataclass
@@ -49,9 +54,17 @@ def figures(row: Row, side: str) -> dict[str, Any] | None:
         out["p50_over_stock"] = out["p50_us"] / statistics.median(b.p50_us for b in stock)
         out["speed_over_stock"] = out["bytes_per_s"] / statistics.median(map(rate, stock))
         out["cpu_over_stock"] = out["cpu_percent"] / statistics.median(b.cpu_percent for b in stock)
-    if row.copies:
-        out["speed_over_copy"] = out["bytes_per_s"] / statistics.median(row.copies)
+    copy = best_copy(row, side)
+    if copy is not None:
+        out["speed_over_copy"] = out["bytes_per_s"] / copy
     return out
+
+
+def best_copy(row: Row, side: str) -> float | None:
+    """The fastest copy alone with no more threads than the side's way, bytes a second."""
+    most = OUR_WAYS.get(row.way.get(side, ""), {}).get("threads", 1)
+    speeds = [statistics.median(at) for threads, at in row.copies.items() if threads <= most]
+    return max(speeds, default=None)
 
 
 def _speed(row: Row) -> Callable[[Block], float]:
@@ -101,9 +114,10 @@ def print_table(result: Result, verdicts: list[Verdict]) -> None:
     for row in result.rows:
         for side in SIDES:
             _print_side(row, side)
-        if row.copies:
-            print(f"{'':<21} {'best copy':<22} {'':>9} {'':>9} "
-                  f"{statistics.median(row.copies) / 1e9:>7.1f}")  # fmt: skip
+        for threads, speeds in row.copies.items():
+            name = "best copy" if threads == 1 else f"copy, {threads} threads"
+            print(f"{'':<21} {name:<22} {'':>9} {'':>9} "
+                  f"{statistics.median(speeds) / 1e9:>7.1f}")  # fmt: skip
         _print_notes(row)
     print("All blocks, in the order of measurement (p50 us; CPU %):")
     for row in result.rows:
@@ -137,12 +151,12 @@ def _print_side(row: Row, side: str) -> None:
 
 
 def _print_notes(row: Row) -> None:
-    ways = ", ".join(
-        f"{name}: {'fails' if us is None else f'{us:.0f} us'}"
-        for name, us in row.stock_ways_us.items()
-    )
-    if ways:
-        print(f"  stock dora's ways, one block each: {ways}; taken: {row.stock_way or 'none'}")
+    for side, took in row.ways_us.items():
+        ways = ", ".join(
+            f"{name}: {'fails' if us is None else f'{us:.0f} us'}" for name, us in took.items()
+        )
+        if len(took) > 1:
+            print(f"  {NAMES[side]}, one block each way: {ways}; taken: {row.way.get(side, 'none')}")
     pressure = "" if row.pressure is None else f", pressure {row.pressure:.0f} %"
     print(f"  steal {row.steal:.1f} %{pressure}\n")
 
@@ -158,8 +172,8 @@ def print_json(result: Result, verdicts: list[Verdict]) -> None:
                 "sides": {side: figures(row, side) for side in SIDES},
                 "skipped": row.skipped,
                 "best_copy_bytes_per_s": row.copies,
-                "stock_ways_p50_us": row.stock_ways_us,
-                "stock_way": row.stock_way,
+                "ways_p50_us": row.ways_us,
+                "way": row.way,
                 "steal_percent": row.steal,
                 "pressure_percent": row.pressure,
             }

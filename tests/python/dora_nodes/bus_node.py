@@ -100,6 +100,32 @@ def watch(bus, record) -> None:
         bus.send_output("ready", b"")
 
 
+def direct(bus, record) -> None:
+    """Write frames that no message tells of, each when the one before is acknowledged."""
+    options = {"policy": "every", "wait_readers": 1, "copy_threads": 2}
+    pool = bus.register(np.empty(SHAPE, np.uint8), name="image", **options)
+    places: list = []
+    for index in range(count()):
+        pool.wait_acked(fill(pool, index, places), timeout=20)
+    record(sent=count(), places=places)
+
+
+def direct_watch(bus, record) -> None:
+    """Wait at the pool; then for the end of the dataflow."""
+    reader = bus.reader("camera/image", timeout=20, every=True, ack=True)
+    for frame in reader:
+        image = frame.numpy()
+        record(
+            index=int(image[0, 0, 0]),
+            uniform=bool((image == image[0, 0, 0]).all()),
+            writeable=image.flags.writeable,
+            place=place_of(image),
+        )
+        reader.ack(frame)
+        del image
+    record(events=[event["type"] for event in bus], lost=bus.dropped)
+
+
 def slow(bus, record) -> None:
     """Come to the frames when most of them are overwritten."""
     bus.send_output("ready", b"")
