@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="fewer frames and blocks (three minutes)")
+    parser.add_argument("--quick", action="store_true", help="fewer frames, blocks (3 minutes)")
     parser.add_argument("--row", metavar="PATTERN", help="only rows whose name contains PATTERN")
     parser.add_argument("--list", action="store_true", help="names of all rows")
     parser.add_argument("--explain", metavar="ROW", help="what a row does and its interval spans")

@@ -1,4 +1,4 @@
-"""What a copy by several threads costs alone: `floor.py BYTES SLOTS THREADS` prints bytes a second."""
+"""A copy by several threads alone: `floor.py BYTES SLOTS THREADS` prints bytes a second."""
 
 from __future__ import annotations
 

@@ -101,8 +101,10 @@ def _one_block(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
     if "copy" not in row.skipped and row.workload.mode == "copy" and tools.tensorbus:
         try:
             for count in sorted(threads):
-                alone = count == 1
-                speed = best_copy(tools, row.workload) if alone else shared_copy(row.workload, count)
+                if count == 1:
+                    speed = best_copy(tools, row.workload)
+                else:
+                    speed = shared_copy(row.workload, count)
                 row.copies.setdefault(count, []).append(speed)
         except BlockError as error:
             row.skipped["copy"] = _gist(error)

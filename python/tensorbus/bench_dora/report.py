@@ -156,7 +156,8 @@ def _print_notes(row: Row) -> None:
             f"{name}: {'fails' if us is None else f'{us:.0f} us'}" for name, us in took.items()
         )
         if len(took) > 1:
-            print(f"  {NAMES[side]}, one block each way: {ways}; taken: {row.way.get(side, 'none')}")
+            taken = row.way.get(side, "none")
+            print(f"  {NAMES[side]}, one block each way: {ways}; taken: {taken}")
     pressure = "" if row.pressure is None else f", pressure {row.pressure:.0f} %"
     print(f"  steal {row.steal:.1f} %{pressure}\n")
 

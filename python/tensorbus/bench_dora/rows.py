@@ -34,8 +34,9 @@ WORKLOADS = (
     ),
     Workload(
         "turn/61.4MB/inplace", LARGE, "inplace", "turn", 60, 10,
-        "As turn/61.4MB, but the frame is made where it is sent from: send_output_raw there, a loan "
-        "here. Only its element 0 is written (untouched otherwise), so this is the hand-over alone.",
+        "As turn/61.4MB, but the frame is made where it is sent from: send_output_raw there, a "
+        "loan here. Only its first two elements are written (untouched otherwise), so this is the "
+        "hand-over alone.",
     ),
     Workload(
         "rate/6.2MB", FRAME, "copy", "rate", 90, 15,
@@ -45,7 +46,7 @@ WORKLOADS = (
     ),
     Workload(
         "rate/6.2MB/inplace", FRAME, "inplace", "rate", 90, 15,
-        "As rate/6.2MB, with frames made in place (element 0 written only): hand-over alone. "
+        "As rate/6.2MB, with frames made in place (two elements written): hand-over alone. "
         "Latency: from just before the frame is sent.",
     ),
     Workload(
