@@ -189,9 +189,11 @@ static tb_status find_gpu(const tb_memory_options *options, const struct tb__gpu
 
 static tb_status alloc_kind(struct tb_memory *memory, const tb_memory_options *options)
 {
-    switch (memory->kind) {
-    case TB_MEMORY_LOCKED:
+    if (memory->kind == TB_MEMORY_LOCKED) {
         return alloc_locked(memory);
+    }
+    TB_ASSERT(memory->gpu != NULL);
+    switch (memory->kind) {
     case TB_MEMORY_SHARED_PINNED:
         return alloc_shared(memory);
     case TB_MEMORY_PINNED:

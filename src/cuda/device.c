@@ -10,10 +10,12 @@
 #define TB_LOG_TOPIC "cuda"
 #include "base/log.h"
 
+enum { PEER_NOT_ASKED = 0, PEER_YES = 1, PEER_NO = 2 };
+
 struct entry {
     struct tb__gpu gpu;
-    tb__context primary;   /* NULL until the first use */
-    signed char *can_peer; /* [count]: 1 yes, -1 no, 0 not asked yet */
+    tb__context primary;     /* NULL until the first use */
+    unsigned char *can_peer; /* [count]: PEER_ values */
 };
 
 static struct {
@@ -435,9 +437,9 @@ tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *ca
         return TB_OK;
     }
     pthread_mutex_lock(&table.lock);
-    int known = entry_of(a)->can_peer[b->ordinal];
+    unsigned char known = entry_of(a)->can_peer[b->ordinal];
     pthread_mutex_unlock(&table.lock);
-    if (known == 0) {
+    if (known == PEER_NOT_ASKED) {
         int there = 0, back = 0;
         TB__TRY(can_reach(a, b, &there));
         TB__TRY(can_reach(b, a, &back));
@@ -446,13 +448,13 @@ tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *ca
             TB__TRY(enable_peer(a, b, &both));
             TB__TRY(enable_peer(b, a, &both));
         }
-        known = both ? 1 : -1;
+        known = both ? PEER_YES : PEER_NO;
         pthread_mutex_lock(&table.lock);
-        entry_of(a)->can_peer[b->ordinal] = (signed char)known;
-        entry_of(b)->can_peer[a->ordinal] = (signed char)known;
+        entry_of(a)->can_peer[b->ordinal] = known;
+        entry_of(b)->can_peer[a->ordinal] = known;
         pthread_mutex_unlock(&table.lock);
     }
-    *can = known > 0;
+    *can = known == PEER_YES;
     return TB_OK;
 }
 
