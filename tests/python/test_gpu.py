@@ -271,6 +271,26 @@ def test_views_on_two_streams_come_back_with_both() -> None:
 
 
 @needs_gpu
+def test_views_outlive_the_reader() -> None:
+    run("""
+        pool.write(A)
+        one, two = gpu.stream(), gpu.stream()
+        reader = tb.Reader("camera/front")
+        frame = reader.next(5)
+        first, second = take(frame, one), take(frame, two)
+        frame.release()
+        first.close()
+        reader.close()
+        del reader, frame
+        import gc; gc.collect()
+        assert pool.stats().readers == 1
+        assert (gpu.get(second.tensor.data, A, two) == A).all()
+        second.close()
+        soon(lambda: pool.stats().readers == 0)
+        """)
+
+
+@needs_gpu
 def test_release_names_the_stream() -> None:
     run("""
         pool.write(A)
