@@ -1,0 +1,70 @@
+"""Writes whose copy several threads share."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import tensorbus
+
+SHAPE = (3, 700, 1001, 3)  # 6.3 MB, of odd rows
+
+
+def helpers() -> int:
+    """Copying threads of this process."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as file:
+                names.append(file.read().strip())
+        except OSError:
+            pass  # it has just ended
+    return names.count("tensorbus-copy")
+
+
+def test_every_element_arrives_and_the_threads_end(bus):
+    random = np.random.default_rng(7)
+    like = random.integers(0, 256, SHAPE, dtype=np.uint8)
+    with tensorbus.Pool.register(like, copy_threads=3, bus=bus) as pool:
+        assert helpers() == 2
+        for source in (like, like[::-1], np.asfortranarray(like), like ^ 255):
+            pool.write(source)
+            assert (pool.read().numpy() == source).all()
+    assert helpers() == 0
+
+
+def test_one_thread_is_the_default(bus):
+    with tensorbus.Pool.register(np.empty(SHAPE, np.uint8), bus=bus):
+        assert helpers() == 0
+
+
+def test_writers_in_several_threads(bus):
+    like = np.empty(SHAPE, np.uint8)
+    wrong = []
+    with tensorbus.Pool.register(like, slots=8, copy_threads=2, bus=bus) as pool:
+
+        def write(seed: int) -> None:
+            for step in range(10):
+                value = (seed + 3 * step) % 256
+                handle = pool.write(np.full(SHAPE, value, np.uint8))
+                try:
+                    frame = tensorbus.open_frame(handle, bus=bus)
+                except tensorbus.StaleError:
+                    continue  # the other writers were faster
+                if not (frame.numpy() == value).all():
+                    wrong.append(value)
+
+        threads = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 33, 2**40])
+def test_counts_that_make_no_sense(bus, count):
+    with pytest.raises(tensorbus.InvalidError, match=f"copy_threads is {count}: 1 to 32"):
+        tensorbus.Pool.register(np.empty(3), copy_threads=count, bus=bus)
