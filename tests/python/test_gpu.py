@@ -333,8 +333,12 @@ def test_who_has_the_address_keeps_the_frame_by_its_object() -> None:
 @needs_gpu
 def test_a_tensor_of_the_gpu_brings_its_device() -> None:
     run("""
+        class Named:  # as CuPy's arrays say it
+            shape, dtype, device = A.shape, A.dtype, "<CUDA Device 0>"
+        class Array(Named, Exporter): pass
+        class Plain(Named, Interface): pass
         memory = Memory(A)
-        for tensor in (Exporter(memory), Interface(memory)):
+        for tensor in (Exporter(memory), Interface(memory), Array(memory), Plain(memory)):
             like = tb.Pool.register(tensor)
             assert like.device == "cuda:0" and like.dtype == "float32" and like.shape == (4, 6)
             like.write(tensor)
@@ -429,6 +433,10 @@ def test_a_loan_is_filled_on_a_stream() -> None:
     run("""
         mine = gpu.stream()
         reader = tb.Reader("camera/front", stream_ordered=True)
+        def stays_pending(frame):
+            for _ in range(20):
+                time.sleep(0.001)
+                assert frame.poll() is False
         brake = Brake(mine)
         with pool.loan(stream=mine) as loan:
             assert isinstance(loan, tb.Loan) and loan.device == "cuda:0"
@@ -436,7 +444,8 @@ def test_a_loan_is_filled_on_a_stream() -> None:
             assert not read_only and loan.__cuda_array_interface__["stream"] == mine
             gpu.put(address, A, mine)
         frame = reader.next(5)
-        assert frame.poll() is False and frame.handle == pool.last
+        assert frame.handle == pool.last
+        stays_pending(frame)
         brake.off()
         assert (frame.copy() == A).all() and frame.info.copies == 0
         frame.release()
@@ -448,14 +457,39 @@ def test_a_loan_is_filled_on_a_stream() -> None:
         taken.close()
         loan.publish()
         frame = reader.next(5)
-        assert frame.poll() is False
+        stays_pending(frame)
         brake.off()
         assert (frame.copy() == A + 1).all()
         frame.release()
         loan = pool.loan()
+        brake = Brake(mine)
         gpu.put(loan.__cuda_array_interface__["data"][0], A + 2, mine)
         loan.publish(stream=mine)
-        assert (reader.next(5).copy() == A + 2).all()
+        frame = reader.next(5)
+        stays_pending(frame)
+        brake.off()
+        assert (frame.copy() == A + 2).all()
+        """)
+
+
+@needs_gpu
+def test_a_view_of_a_published_loan_changes_no_mapping() -> None:
+    """Main memory becomes read-only then; a GPU's addresses are the driver's."""
+    run("""
+        def mapping(address):
+            for line in open("/proc/self/maps"):
+                begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+                if begin <= address < end:
+                    return line.split()[1]
+        loan = pool.loan()
+        taken = take(loan, 1)
+        before = mapping(taken.tensor.data)
+        loan.publish()
+        assert mapping(taken.tensor.data) == before
+        for i in range(8):
+            pool.write(A + i)
+            assert (pool.read().copy() == A + i).all()
+        taken.close()
         """)
 
 
