@@ -7,7 +7,7 @@ Blocks by what follows their language:
     ```python crash       after the blocks before it, in a process of its own, which SIGSEGV ends.
     ```python camera.py   written to a file.
     ```yaml flow.yml      the same.
-    ```sh                 run in the folder with these files.
+    ```sh                 run in the folder with these files; with `sh pyarrow` where it can be imported.
     ```text               what the `sh` or `crash` block before it prints: lines in any order between
                           others for `tensorbus run`, exactly this otherwise.
 Blocks without a language are not run: installing, and commands with files of the reader's.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -24,11 +25,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from dora_support import Place, tool
 
 import kit
+import tensorbus as tb
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md", "docs/python.md", "docs/python-pitfalls.md", "docs/coming-from-dora.md"]
@@ -129,6 +132,10 @@ def session(blocks: list[Block], status: int = 0) -> tuple[list[str | None], str
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+def pages_with(which: Callable[[Block], bool]) -> list[str]:
+    return [page for page in PAGES if any(map(which, blocks_of(page)))]
+
+
 def session_blocks(blocks: list[Block]) -> list[Block]:
     return [b for b in blocks if b.language == "python" and b.file is None and not b.crash]
 
@@ -137,21 +144,18 @@ def session_blocks(blocks: list[Block]) -> list[Block]:
 def test_every_block_is_of_a_known_kind(page: str) -> None:
     blocks = blocks_of(page)
     for block in blocks:
-        known = {"": 0, "c": 0, "sh": 0, "text": 0, "yaml": 1, "python": 2}
+        known = {"": 0, "c": 0, "sh": 1, "text": 0, "yaml": 1, "python": 2}
         assert len(block.words) <= known.get(block.language, -1), block.where
         for word in block.words:
             assert "." in word or word in MODULES | {"crash"}, f"{block.where}: {word}"
         for line in block.text.splitlines():
             assert len(line) <= 118, f"{block.where}: {line}"
-    if page != "docs/coming-from-dora.md":
-        assert any(block.language == "python" for block in blocks)
+    assert any(block.language == "python" for block in blocks)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages_with(lambda block: session_blocks([block]) != []))
 def test_snippets_print_what_they_say(page: str, directory: object) -> None:
     blocks = session_blocks(blocks_of(page))
-    if not blocks:
-        pytest.skip("it has files only")
     said, _ = session(blocks)
     assert len(said) == len(blocks)
     for block, text in zip(blocks, said):
@@ -163,12 +167,10 @@ def test_snippets_print_what_they_say(page: str, directory: object) -> None:
             assert fits(pattern, line), f"{block.where}: it printed\n{line}\nand not\n{pattern}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages_with(lambda block: block.crash))
 def test_snippets_that_crash_say_why(page: str, directory: object) -> None:
     blocks = blocks_of(page)
     crashes = [number for number, block in enumerate(blocks) if block.crash]
-    if not crashes:
-        pytest.skip("none crashes")
     for number in crashes:
         block, after = blocks[number], blocks[number + 1]
         assert after.language == "text", f"{after.where}: what is printed?"
@@ -180,16 +182,14 @@ def test_snippets_that_crash_say_why(page: str, directory: object) -> None:
         assert " ".join(after.text.split()) in " ".join(err.split()), f"{block.where}:\n{err}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages_with(lambda block: block.language == "sh"))
 def test_files_and_commands(page: str, tmp_path: pathlib.Path) -> None:
     blocks = blocks_of(page)
-    if not any(block.language == "sh" for block in blocks):
-        pytest.skip("no commands")
     place = Place(tmp_path)
     for number, block in enumerate(blocks):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)
-        if block.language != "sh":
+        if block.language != "sh" or block.module and importlib.util.find_spec(block.module) is None:
             continue
         out = place.run("bash", "-c", block.text).splitlines()
         after = blocks[number + 1]
@@ -203,4 +203,57 @@ def test_files_and_commands(page: str, tmp_path: pathlib.Path) -> None:
     assert left == []
     shutil.rmtree(place.bus)
     place.bus.mkdir()
+    place.check_left()
+
+
+def words_of(page: str) -> str:
+    """What stands between backticks, and the blocks of code."""
+    text = (ROOT / page).read_text()
+    return "\n".join(re.findall(r"```python.*?```|`[^`\n]+`", text, re.S))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_exist(page: str) -> None:
+    text = words_of(page)
+    for path in sorted(set(re.findall(r"\btb((?:\.[A-Za-z_]\w*)+)", text))):
+        thing: object = tb
+        for name in path[1:].split("."):
+            assert hasattr(thing, name), f"{page}: tb{path}"
+            thing = getattr(thing, name)
+    kinds = {"pool": tb.Pool, "reader": tb.Reader, "frame": tb.Frame,
+             "loan": tb.Loan, "event": tb.Event}  # fmt: skip
+    for kind, name in sorted(set(re.findall(r"\b(pool|reader|frame|loan|event)\.([a-z_]\w*)", text))):
+        assert hasattr(kinds[kind], name) or (page, kind, name) in OF_OTHERS, f"{page}: {kind}.{name}"
+
+
+# tensorbus.dora's pools have an id.
+OF_OTHERS = {("docs/coming-from-dora.md", "pool", "id")}
+
+
+def test_every_error_is_explained() -> None:
+    text = (ROOT / "docs/python.md").read_text()
+    for name in tb.__all__:
+        if name.endswith("Error") and name != "Error":
+            assert f"`{name}`" in text, name
+
+
+def test_the_calls_of_doras_node_are_ours(tmp_path: pathlib.Path) -> None:
+    """Each method that the map says is the same is there under --dora-api."""
+    if importlib.util.find_spec("pyarrow") is None:  # importing it would start a thread
+        pytest.skip("pyarrow is not installed")
+    text = (ROOT / "docs/coming-from-dora.md").read_text()
+    rows = [row.split("|") for row in text.splitlines() if row.startswith("| ")]
+    names = {
+        name
+        for row in rows if "the same" in row[2]
+        for name in re.findall(r"\bnode\.([a-z_]+)\(", row[1])
+    }  # fmt: skip
+    assert len(names) >= 13
+    (tmp_path / "node.py").write_text(
+        f"from dora import Node\nprint([n for n in {sorted(names)} if not hasattr(Node, n)])\n"
+    )
+    (tmp_path / "flow.yml").write_text("nodes: [{id: node, path: node.py}]\n")
+    place = Place(tmp_path)
+    said = place.run(tool("tensorbus"), "run", "--dora-api", "flow.yml")
+    assert "node | []" in said.splitlines()
     place.check_left()
