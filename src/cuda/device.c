@@ -303,7 +303,7 @@ tb_status tb__gpu_of_device(tb_device device, const struct tb__gpu **out)
         return TB__FAIL(TB_E_INVALID, "device 0x%x is no GPU: TB_CUDA(n) is cuda:n",
                         (unsigned)device);
     }
-    return tb__gpu_get(device & 0xffff, out);
+    return device == TB_CUDA_CURRENT ? tb__gpu_current(out) : tb__gpu_get(device & 0xffff, out);
 }
 
 /* ------------------------------------------------------------------ contexts */

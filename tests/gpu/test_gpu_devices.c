@@ -299,7 +299,36 @@ static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
     gpu_brake_end(&brake);
 }
 
+/* `cuda` without a number. */
+static void the_current_device_is_the_one_of_the_current_context(void)
+{
+    gpu_machine("devices=2;peer=0-1");
+    const struct tb__gpu *first = gpu_begin();
+    const struct tb__gpu *const gpus[] = {first, gpu_second()};
+    tb_bus *bus = gpu_open_bus("producer");
+    for (int i = 1; i >= 0; i--) {
+        struct tb__gpu_scope scope;
+        tb_reader *reader;
+        tb_loan *loan;
+        tb_frame *frame;
+        CHECK_OK(tb__gpu_enter(gpus[i], &scope));
+        tb_pool *pool = gpu_register(bus, "frames", TB_CUDA_CURRENT, 16, 2);
+        CHECK_OK(open_on(bus, TB_CUDA_CURRENT, 0, &reader));
+        CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
+        CHECK_EQ(tb_loan_tensor(loan)->device, TB_CUDA(i));
+        CHECK_OK(tb_loan_publish(loan, NULL));
+        CHECK_OK(tb_reader_newest(reader, TB_POLL, &frame));
+        CHECK_EQ(tb_frame_tensor(frame)->device, TB_CUDA(i));
+        tb_frame_release(frame);
+        tb_reader_close(reader);
+        tb_pool_close(pool);
+        tb__gpu_leave(&scope);
+    }
+    tb_bus_close(bus);
+}
+
 static const struct test tests[] = {
+    TEST(the_current_device_is_the_one_of_the_current_context, 30),
     TEST(a_reader_on_a_peer_reads_in_place, 30),
     TEST(a_reader_on_a_device_that_cannot_reach_it_is_told, 30),
     TEST(streams_of_both_devices_publish_into_one_pool, 60),
