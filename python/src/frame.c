@@ -280,7 +280,8 @@ static PyObject *poll_method(PyObject *self, PyObject *unused)
 /* Views that are in the order of another stream stay in it. */
 static int give_order(struct py_lease **lease, tb_cuda_stream stream)
 {
-    if ((*lease)->on_stream && (*lease)->views > 0) {
+    int alive = (*lease)->bus->bus != NULL && !(*lease)->bus->forked;
+    if (alive && (*lease)->on_stream && (*lease)->views > 0) {
         return py_gpu_wait(lease, stream);
     }
     (*lease)->stream = stream;

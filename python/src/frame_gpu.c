@@ -133,7 +133,7 @@ int py_gpu_wait(struct py_lease **lease, tb_cuda_stream stream)
 static PyObject *copy_capsule(struct py_lease *lease, int versioned)
 {
     struct py_wait wait;
-    py_lease_ref(lease);
+    py_lease_add_view(lease); /* its memory stays, whatever other threads close */
     py_wait_begin(&wait, lease->bus);
     tb_status status = tb_frame_wait_on(lease->frame, NULL);
     PyObject *copy = NULL;
@@ -141,7 +141,7 @@ static PyObject *copy_capsule(struct py_lease *lease, int versioned)
         copy = status == TB_OK ? py_dlpack_copy(lease->bus->state, &lease->tensor, versioned)
                                : py_raise(lease->bus->state, status);
     }
-    py_lease_unref(lease);
+    py_lease_drop_view(lease);
     return copy;
 }
 

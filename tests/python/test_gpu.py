@@ -27,7 +27,7 @@ def run(*sources: str, machine: str = "devices=1") -> list[str]:
 
 
 def test_g01_without_a_gpu_the_error_says_what_is_missing() -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": ""}
+    environment = {"CUDA_VISIBLE_DEVICES": ""}
     out, _ = kit.run("""
         tb.open_bus("camera")
         try:
@@ -267,6 +267,40 @@ def test_views_on_two_streams_come_back_with_both() -> None:
         assert reader.stats().held >= 1, "the second stream still reads"
         brakes[1].off()
         soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_what_a_closed_bus_or_a_parent_had_is_refused() -> None:
+    run("""
+        pool.write(A)
+        frame, loan = pool.read(), pool.loan()
+        taken, capsule = take(frame, 2), frame.__dlpack__(stream=1)
+        calls = (frame.poll, frame.wait, frame.copy, lambda: loan.publish(stream=1),
+                 lambda: pool.write(A, stream=1), lambda: frame.__cuda_array_interface__,
+                 lambda: loan.__cuda_array_interface__, lambda: frame.__dlpack__(stream=1))
+        def refused(kind):
+            for call in calls:
+                try:
+                    call()
+                    raise SystemExit("no error")
+                except kind:
+                    pass
+        child = os.fork()
+        if child == 0:
+            refused(tb.ForkedError)
+            try:
+                frame.release(stream=1)
+            except tb.ForkedError:
+                pass
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        tb.open_bus("other").close()
+        pool.bus.close()
+        refused(tb.ClosedError)
+        frame.release(stream=1)
+        taken.close()
+        del capsule
         """)
 
 
