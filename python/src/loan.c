@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alone.h"
+#include "cuda_door.h"
 #include "dlpack.h"
 #include "dtype.h"
 #include "errors.h"
@@ -25,6 +26,7 @@ struct py_loan {
     int harmless; /* they are read-only: the slot counts them no more */
     int published;
     int raw;                 /* see view.h */
+    int lent;                /* its address was given to work on a GPU */
     struct py_stream stream; /* that fills it */
 };
 
@@ -83,6 +85,7 @@ static PyObject *wrap(struct py_pool *pool, tb_loan *loan)
     self->harmless = 0;
     self->published = 0;
     self->raw = 0;
+    self->lent = 0;
     self->stream = (struct py_stream){.stream = NULL};
     py_pool_use(pool);
     return (PyObject *)self;
@@ -164,12 +167,28 @@ static void disarm(struct py_loan *loan)
     }
 }
 
+/* What a GPU may still write there must not meet the slot's next frame. */
+static void await_stream(const struct py_loan *loan)
+{
+    if ((!loan->stream.given && !loan->lent) || loan->pool->bus->forked) {
+        return;
+    }
+    struct py_cuda_mark *mark = py_cuda_mark(loan->stream.stream, loan->tensor.device);
+    if (mark != NULL) {
+        PyThreadState *thread = PyEval_SaveThread();
+        py_cuda_await(mark);
+        PyEval_RestoreThread(thread);
+        py_cuda_unmark(mark);
+    }
+}
+
 static void cancel(struct py_loan *loan)
 {
     tb_loan *given = loan->loan;
     loan->loan = NULL;
     if (given != NULL) {
         disarm(loan);
+        await_stream(loan);
         if (loan->pool->bus->bus != NULL) {
             tb_loan_cancel(given);
         }
@@ -320,6 +339,7 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
     if (request.ordered && !loan->stream.given) {
         loan->stream = (struct py_stream){.stream = request.stream, .given = 1};
     }
+    loan->lent |= loan->tensor.device != TB_CPU;
     add_view(loan);
     return py_dlpack_capsule(&loan->tensor, 0, request.versioned, drop_view, loan);
 }
@@ -418,6 +438,7 @@ static PyObject *get_cuda_interface(PyObject *self, void *unused)
                         "a loan in main memory has no __cuda_array_interface__: use .numpy()");
         return NULL;
     }
+    loan->lent = 1;
     return py_gpu_interface(loan->pool->bus->state, &loan->tensor, 0, loan->stream.stream);
 }
 
@@ -451,7 +472,7 @@ static PyMethodDef methods[] = {
      "Raises FreedError when the pool was freed meanwhile: the frame is discarded."},
     {"cancel", cancel_method, METH_NOARGS,
      "cancel($self, /)\n--\n\nGive the slot back unpublished. After the end of a loan this does "
-     "nothing."},
+     "nothing.\nWaits for the stream that fills the slot, if there is one."},
     {"__dlpack__", WITH_KEYWORDS(dlpack_method), METH_VARARGS | METH_KEYWORDS,
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule over the slot, writable: torch.from_dlpack(loan)."},

@@ -507,6 +507,31 @@ def test_a_loan_is_filled_on_a_stream() -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("end", ["loan.cancel()", "del loan", "error"])
+def test_a_loan_that_is_given_back_waits_for_its_stream(end: str) -> None:
+    run(f"end = {end!r}", """
+        mine = gpu.stream()
+        loan = pool.loan()
+        taken = take(loan, mine)
+        brake = Brake(mine)
+        gpu.put(taken.tensor.data, A, mine)
+        taken.close()
+        timer = threading.Timer(0.05, brake.off)
+        timer.start()
+        if end == "error":
+            try:
+                with loan:
+                    raise KeyError
+            except KeyError:
+                pass
+        else:
+            exec(end)
+        assert gpu.idle(mine), "the GPU still writes into a slot that others may have"
+        timer.join()
+        """)
+
+
+@needs_gpu
 def test_a_view_of_a_published_loan_changes_no_mapping() -> None:
     """Main memory becomes read-only then; a GPU's addresses are the driver's."""
     run("""
