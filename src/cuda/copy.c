@@ -30,6 +30,7 @@ struct travel {
     const struct tb__gpu *stream_gpu;
     const struct tb__gpu *gpu; /* the one that copies */
     struct tb__host_lease lease;
+    uint64_t locked_from, locked_to; /* of the host's side: page-locked within; equal: all alike */
     struct tb__copy_result result;
 };
 
@@ -66,13 +67,49 @@ static int call(const struct tb__copy *job, tb__stream stream, const char **name
     return cuda->memcpy_dtod_async(job->dst.ptr, job->src.ptr, job->bytes, stream);
 }
 
-/* Enqueue the copy as one call, on a stream of the device that copies. */
+/* The part of a job from one host address to another. */
+static struct tb__copy part_of(const struct tb__copy *job, uint64_t from, uint64_t to)
+{
+    uint64_t host = job->src.gpu == NULL ? job->src.ptr : job->dst.ptr;
+    struct tb__copy part = *job;
+    part.src.ptr += from - host;
+    part.dst.ptr += from - host;
+    part.bytes = to - from;
+    return part;
+}
+
+/* A job as one, or cut where the locked pages of its host side begin and end. The locked part is
+ * the first: what is pageable may make the call wait. */
+static int cut(const struct travel *travel, struct tb__copy parts[3])
+{
+    const struct tb__copy *job = travel->job;
+    uint64_t host = job->src.gpu == NULL ? job->src.ptr : job->dst.ptr;
+    int count = 0;
+    if (travel->locked_from == travel->locked_to) {
+        parts[count++] = *job;
+        return count;
+    }
+    parts[count++] = part_of(job, travel->locked_from, travel->locked_to);
+    if (host < travel->locked_from) {
+        parts[count++] = part_of(job, host, travel->locked_from);
+    }
+    if (travel->locked_to < host + job->bytes) {
+        parts[count++] = part_of(job, travel->locked_to, host + job->bytes);
+    }
+    return count;
+}
+
+/* Enqueue the copy on a stream of the device that copies. */
 static tb_status enqueue(const struct travel *travel, tb__stream stream, int *result)
 {
+    struct tb__copy parts[3];
     struct tb__gpu_scope scope;
     const char *name = "";
+    int count = cut(travel, parts);
     TB__TRY(tb__stream_enter(stream, travel->gpu, &scope));
-    *result = call(travel->job, stream, &name);
+    for (int i = 0; i < count && *result == TB__CUDA_SUCCESS; i++) {
+        *result = call(&parts[i], stream, &name);
+    }
     tb__gpu_leave(&scope);
     char text[TB__SIZE_TEXT + 48];
     return *result == TB__CUDA_SUCCESS
@@ -125,22 +162,26 @@ static tb_status go_call(struct travel *travel)
     return TB_OK;
 }
 
-/* Page-lock the host side for this copy, and wait for it. */
+/* Page-lock the host side's whole pages for this copy, and wait for it. */
 static tb_status go_register(struct travel *travel)
 {
     const struct tb__copy *job = travel->job;
     const struct tb__copy_end *host = job->src.gpu == NULL ? &job->src : &job->dst;
     struct tb__host_registration registration = {0};
     int read_only = job->src.gpu == NULL && travel->gpu->read_only_host_register;
+    uint64_t from = 0, to = 0;
     tb_error kept;
     tb_last_error(&kept);
-    if (tb__host_register(travel->gpu, (void *)(uintptr_t)host->ptr, job->bytes, read_only,
-                          &registration) != TB_OK) {
+    tb__whole_pages(host->ptr, job->bytes, &from, &to);
+    if (from == to || tb__host_register(travel->gpu, (void *)(uintptr_t)from, to - from, read_only,
+                                        &registration) != TB_OK) {
         tb__error_restore(&kept); /* the driver's own way always works */
         travel->result.path = TB__PATH_DRIVER;
         return go_call(travel);
     }
     int result = 0;
+    travel->locked_from = from;
+    travel->locked_to = to;
     tb_status status = one_call(travel, &result);
     /* Also after a failure: something may be under way. */
     tb_status waited = tb__stream_synchronize(travel->stream, travel->stream_gpu);
@@ -221,12 +262,17 @@ static enum tb__memory_class classify(struct travel *travel, const struct tb__co
     if (end->gpu != NULL) {
         return TB__GPU;
     }
-    if (end->locked || travel->gpu == NULL ||
-        tb__host_device_address(host, travel->job->bytes) != 0 ||
-        tb__host_cache_get(travel->gpu, host, travel->job->bytes, &travel->lease)) {
+    if (end->locked || travel->gpu == NULL) {
         return TB__HOST_LOCKED;
     }
-    return TB__HOST_PAGEABLE;
+    /* Ours first: what is registered here may be taken away again. */
+    if (tb__host_cache_get(travel->gpu, host, travel->job->bytes, &travel->lease)) {
+        travel->locked_from = travel->lease.from;
+        travel->locked_to = travel->lease.to;
+        return TB__HOST_LOCKED;
+    }
+    return tb__host_device_address(host, travel->job->bytes) != 0 ? TB__HOST_LOCKED
+                                                                  : TB__HOST_PAGEABLE;
 }
 
 static tb_status plan(struct travel *travel)

@@ -289,8 +289,16 @@ static int is_locked(struct travel *travel, const tb_tensor *host)
         return 0;
     }
     const char *from = (const char *)host->data + first;
-    return tb__host_device_address(from, bytes) != 0 ||
-           tb__host_cache_get(travel->gpu, from, bytes, &travel->lease);
+    uint64_t begin = (uint64_t)(uintptr_t)from;
+    if (tb__host_cache_get(travel->gpu, from, bytes, &travel->lease)) {
+        if (travel->lease.from == begin && travel->lease.to == begin + bytes) {
+            return 1;
+        }
+        /* Rows cannot be cut where the locked pages begin and end. */
+        tb__host_cache_put(&travel->lease, travel->stream, travel->stream_gpu, 1);
+        tb__host_cache_unlock(from, bytes);
+    }
+    return tb__host_device_address(from, bytes) != 0;
 }
 
 static tb_status go(struct travel *travel)

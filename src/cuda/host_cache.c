@@ -14,6 +14,7 @@ struct range {
     struct range *next;
     char *ptr;
     uint64_t bytes;
+    uint64_t from, to; /* its whole pages */
     uint32_t promises;
     uint32_t leases;
     uint64_t seen;
@@ -66,7 +67,7 @@ static void unregister(struct range *range)
 {
     if (is_registered(range)) {
         cache.stats.registered--;
-        cache.stats.bytes -= range->bytes;
+        cache.stats.bytes -= range->to - range->from;
         events_end(range);
         tb__host_unregister(&range->registration);
     }
@@ -125,20 +126,38 @@ static int make_room(uint64_t bytes)
 /* Register a range that is worth it. A failure is only remembered. */
 static void consider(const struct tb__gpu *gpu, struct range *range)
 {
+    uint64_t bytes = range->to - range->from;
     if (is_registered(range) || range->refused ||
-        !tb__should_register(range->bytes, range->seen, TB__REGISTER_MIN_BYTES) ||
-        !make_room(range->bytes)) {
+        !tb__should_register(bytes, range->seen, TB__REGISTER_MIN_BYTES) || !make_room(bytes)) {
         return;
     }
     tb_error kept;
     tb_last_error(&kept);
-    if (tb__host_register(gpu, range->ptr, range->bytes, 0, &range->registration) == TB_OK) {
+    if (tb__host_register(gpu, (void *)(uintptr_t)range->from, bytes, 0, &range->registration) ==
+        TB_OK) {
         cache.stats.registered++;
-        cache.stats.bytes += range->bytes;
+        cache.stats.bytes += bytes;
     } else {
         range->refused = 1;
     }
     tb__error_restore(&kept);
+}
+
+/* A copy of more than what was promised: it would be locked in part. Its pages are let go, when the
+ * copies that use them have ended. */
+static void unlock_overlapping(uint64_t from, uint64_t to)
+{
+    for (struct range *range = cache.ranges; range != NULL; range = range->next) {
+        if (!is_registered(range) || range->from >= to || range->to <= from || range->leases > 0) {
+            continue;
+        }
+        for (int i = 0; i < EVENTS; i++) {
+            if (range->events[i].gpu != NULL) {
+                (void)!tb__gpu_event_synchronize(&range->events[i]);
+            }
+        }
+        unregister(range);
+    }
 }
 
 static tb_status promise(void *ptr, uint64_t bytes)
@@ -151,6 +170,7 @@ static tb_status promise(void *ptr, uint64_t bytes)
         }
         range->ptr = ptr;
         range->bytes = bytes;
+        tb__whole_pages((uint64_t)(uintptr_t)ptr, bytes, &range->from, &range->to);
         range->next = cache.ranges;
         cache.ranges = range;
         cache.stats.promised++;
@@ -205,27 +225,40 @@ tb_status tb__host_forget(void *ptr, uint64_t bytes)
     return status;
 }
 
+/* The lock is held. */
+static void lease(const struct tb__gpu *gpu, struct range *range, uint64_t from, uint64_t to,
+                  struct tb__host_lease *out)
+{
+    consider(gpu, range);
+    range->seen++;
+    range->last_use = ++cache.now;
+    out->from = from > range->from ? from : range->from;
+    out->to = to < range->to ? to : range->to;
+    if (is_registered(range) && out->from < out->to) {
+        range->leases++;
+        cache.stats.hits++;
+        out->range = range;
+    } else {
+        cache.stats.misses++;
+    }
+}
+
 int tb__host_cache_get(const struct tb__gpu *gpu, const void *ptr, uint64_t bytes,
                        struct tb__host_lease *out)
 {
+    uint64_t from = (uint64_t)(uintptr_t)ptr;
+    tb_error kept;
     *out = (struct tb__host_lease){0};
+    tb_last_error(&kept);
     pthread_mutex_lock(&cache.lock);
-    struct range *range = find_around(ptr, bytes);
+    struct range *range = cache.ranges != NULL ? find_around(ptr, bytes) : NULL;
     if (range != NULL) {
-        consider(gpu, range);
-        range->seen++;
-        range->last_use = ++cache.now;
-        if (is_registered(range)) {
-            range->leases++;
-            cache.stats.hits++;
-            out->range = range;
-            out->device_ptr =
-                range->registration.device_ptr + (uint64_t)((const char *)ptr - range->ptr);
-        } else {
-            cache.stats.misses++;
-        }
+        lease(gpu, range, from, from + bytes, out);
+    } else {
+        unlock_overlapping(from, from + bytes);
     }
     pthread_mutex_unlock(&cache.lock);
+    tb__error_restore(&kept);
     return out->range != NULL;
 }
 
@@ -261,6 +294,16 @@ void tb__host_cache_put(struct tb__host_lease *lease, tb__stream stream, const s
     pthread_mutex_unlock(&cache.lock);
     tb__error_restore(&kept);
     lease->range = NULL;
+}
+
+void tb__host_cache_unlock(const void *ptr, uint64_t bytes)
+{
+    tb_error kept;
+    tb_last_error(&kept);
+    pthread_mutex_lock(&cache.lock);
+    unlock_overlapping((uint64_t)(uintptr_t)ptr, (uint64_t)(uintptr_t)ptr + bytes);
+    pthread_mutex_unlock(&cache.lock);
+    tb__error_restore(&kept);
 }
 
 void tb__host_cache_limit(uint64_t bytes, uint32_t count)

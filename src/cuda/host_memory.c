@@ -3,8 +3,18 @@
 
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/size.h"
+
+void tb__whole_pages(uint64_t ptr, uint64_t bytes, uint64_t *from, uint64_t *to)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t end = (ptr + bytes) / page * page;
+    uint64_t begin = (ptr + page - 1) / page * page;
+    *from = begin;
+    *to = begin < end ? end : begin;
+}
 
 static int is_locked(uint64_t byte)
 {

@@ -26,6 +26,10 @@ tb_status tb__host_register(const struct tb__gpu *gpu, void *ptr, uint64_t bytes
  * empty ones. In a forked child it only forgets. */
 void tb__host_unregister(struct tb__host_registration *registration);
 
+/* The whole pages within a range: what can be locked of it without its neighbours on the first and
+ * the last page. *from == *to: there are none. */
+void tb__whole_pages(uint64_t ptr, uint64_t bytes, uint64_t *from, uint64_t *to);
+
 /* Whether a range is page-locked as a whole: its address for the GPU, or 0. */
 uint64_t tb__host_device_address(const void *ptr, uint64_t bytes);
 

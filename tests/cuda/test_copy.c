@@ -145,6 +145,42 @@ static void every_pair_of_memories(void)
     tb__copy_trim();
 }
 
+/* Large pageable ranges that begin and end anywhere: only their whole pages are locked. */
+static void ranges_that_share_pages(void)
+{
+    const uint64_t bytes = MIB + 777;
+    struct side heap = side_make(-2, 2 * MIB), device = side_make(0, 2 * MIB);
+    struct tb__copy_result result;
+    tb__copy_set_register_min(MIB);
+    for (uint64_t offset = 1; offset < 4096; offset += 1365) {
+        for (int back = 0; back < 2; back++) {
+            const struct tb__copy_end host = {.ptr = heap.end.ptr + offset};
+            const struct tb__copy_end there = {.ptr = device.device.ptr + 512, .gpu = gpu_at(0)};
+            const struct tb__copy job = {
+                .dst = back ? host : there, .src = back ? there : host, .bytes = bytes};
+            kit_pattern((char *)heap.host + offset, bytes, (unsigned)offset);
+            if (back) {
+                memset(heap.host, 0, 2 * MIB);
+            }
+            OK(tb__gpu_copy(&job, NULL, &result));
+            CHECK_EQ(result.path, TB__PATH_REGISTER);
+            CHECK(!result.src_busy && !result.dst_busy);
+            EXPECT(0, device.device.ptr + 512, bytes, (unsigned)offset);
+            CHECK(kit_same((char *)heap.host + offset, bytes, (unsigned)offset));
+        }
+    }
+    /* While somebody copies from the same page. */
+    struct tb__host_registration neighbour = {0};
+    OK(tb__host_register(gpu_at(0), heap.host, 4096, 0, &neighbour));
+    const struct tb__copy job = {
+        .dst = device.end, .src = {.ptr = heap.end.ptr + 4096}, .bytes = MIB + 100};
+    OK(tb__gpu_copy(&job, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_REGISTER);
+    tb__host_unregister(&neighbour);
+    side_drop(&heap);
+    side_drop(&device);
+}
+
 static void default_streams_do_as_well(void)
 {
     static const tb__stream streams[] = {NULL, TB__STREAM_LEGACY, TB__STREAM_PER_THREAD};
@@ -495,6 +531,7 @@ int main(int argc, char **argv)
 {
     static const struct kit_test tests[] = {
         ANY(every_pair_of_memories, "devices=3;peer=0-2;no_vmm=1"),
+        ANY(ranges_that_share_pages, NULL),
         ANY(default_streams_do_as_well, NULL),
         ANY(nothing_and_nowhere, NULL),
         ANY(copies_keep_the_order_of_the_stream, "devices=3;peer=0-2"),

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cuda/copy.h"
+#include "cuda/copy_tensor.h"
 #include "cuda/device_memory.h"
 #include "cuda/host_cache.h"
 #include "tests/cuda/kit.h"
@@ -31,7 +32,8 @@ static int get_put(const void *ptr, uint64_t bytes)
     struct tb__host_lease lease;
     int found = tb__host_cache_get(gpu_at(0), ptr, bytes, &lease);
     if (found) {
-        CHECK_EQ(lease.device_ptr, tb__host_device_address(ptr, bytes));
+        CHECK(lease.from >= (uintptr_t)ptr && lease.to <= (uintptr_t)ptr + bytes);
+        CHECK(tb__host_device_address((void *)lease.from, lease.to - lease.from) != 0);
     }
     tb__host_cache_put(&lease, NULL, gpu_at(0), 1);
     return found;
@@ -54,8 +56,11 @@ static void only_what_was_promised_and_comes_back(void)
     CHECK_EQ(get_put(a, BYTES), 0);
     CHECK_EQ(get_put(a + 100, 1000), 1); /* seen before */
     CHECK_EQ(get_put(a, BYTES), 1);
-    CHECK_EQ(get_put(a + 1, BYTES), 0); /* reaches beyond */
     CHECK_EQ(get_put(b, 1), 0);
+    CHECK_EQ(stats().registered, 1);
+    CHECK_EQ(get_put(a + 1, BYTES), 0); /* reaches beyond: it would be locked in part */
+    CHECK_EQ(stats().registered, 0);
+    CHECK_EQ(get_put(a, BYTES), 1);
     CHECK_EQ(stats().registered, 1);
     CHECK_EQ(stats().bytes, BYTES);
     OK(tb__host_forget(a, BYTES));
@@ -175,6 +180,97 @@ static void copies_under_way_are_not_evicted(void)
     munmap(words, 4096);
 }
 
+/* Arrays side by side on the heap: the page that they share is locked for neither. */
+static void neighbours_on_a_page_are_left_alone(void)
+{
+    char *heap = pages(16 * 4096);
+    char *a = heap + 100, *b = heap + 5 * 4096 + 700; /* b begins where a ends */
+    const uint64_t a_bytes = 5 * 4096 + 600, b_bytes = 4 * 4096, small = 4096 + 1000;
+    struct tb__device_memory memory;
+    struct tb__copy_result result;
+    const struct tb__gpu *gpu = gpu_at(0);
+    OK(tb__device_alloc(gpu, 16 * 4096, &memory));
+    OK(tb__host_promise(a, a_bytes));
+    OK(tb__host_promise(b, b_bytes));
+    OK(tb__host_promise(heap + 10 * 4096 + 1, small)); /* has no whole page */
+    for (int i = 0; i < 2; i++) {
+        get_put(a, a_bytes);
+        get_put(b, b_bytes);
+        CHECK_EQ(get_put(heap + 10 * 4096 + 1, small), 0);
+    }
+    CHECK_EQ(stats().registered, 2);
+    CHECK_EQ(stats().bytes, 4 * 4096 + 3 * 4096);
+    CHECK_EQ(tb__host_device_address(heap + 5 * 4096, 1), 0);
+    CHECK_EQ(get_put(a, 50), 0); /* on the first page */
+    const struct {
+        char *at;
+        uint64_t bytes;
+        enum tb__path path;
+    } copies[] = {
+        {a, a_bytes, TB__PATH_DMA},
+        {b, b_bytes, TB__PATH_DMA},
+        {a + 4096, 8192, TB__PATH_DMA},
+        {b + 10, 6000, TB__PATH_DMA},
+        {a, 200, TB__PATH_DRIVER},
+        {heap, 12 * 4096, TB__PATH_DRIVER}, /* more than what was promised */
+    };
+    for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++) {
+        for (int back = 0; back < 2; back++) {
+            const struct tb__copy_end device = {.ptr = memory.ptr + 64, .gpu = gpu};
+            const struct tb__copy_end host = {.ptr = (uint64_t)(uintptr_t)copies[i].at};
+            const struct tb__copy job = {
+                .dst = back ? host : device, .src = back ? device : host, .bytes = copies[i].bytes};
+            kit_pattern(copies[i].at, copies[i].bytes, 20 + (unsigned)i);
+            if (back) {
+                memset(heap, 0, 16 * 4096);
+            }
+            OK(tb__gpu_copy(&job, NULL, &result));
+            CHECK_EQ(result.path, copies[i].path);
+            OK(tb__stream_synchronize(NULL, gpu));
+            EXPECT(0, memory.ptr + 64, copies[i].bytes, 20 + (unsigned)i);
+            CHECK(kit_same(copies[i].at, copies[i].bytes, 20 + (unsigned)i));
+        }
+    }
+    CHECK_EQ(stats().registered, 0); /* let go for the last */
+    OK(tb__host_forget(a, a_bytes));
+    OK(tb__host_forget(b, b_bytes));
+    OK(tb__host_forget(heap + 10 * 4096 + 1, small));
+    tb__device_free(&memory);
+    munmap(heap, 16 * 4096);
+}
+
+/* Rows of a promised array that does not begin on a page. */
+static void strided_copies_let_go_of_what_cannot_be_cut(void)
+{
+    char *heap = pages(16 * 4096);
+    const int64_t strides[] = {2000, 1}, packed[] = {1000, 1};
+    struct tb__device_memory memory;
+    struct tb__copy_result result;
+    tb_tensor host = {.data = heap + 48, .dtype = TB_U8, .ndim = 2, .shape = {20, 1000}};
+    tb_tensor device = host;
+    OK(tb__device_alloc(gpu_at(0), 65536, &memory));
+    device.device = TB_CUDA(0);
+    device.data = (void *)(uintptr_t)memory.ptr;
+    device.strides = packed;
+    host.strides = strides;
+    OK(tb__host_promise(heap + 48, 45000));
+    get_put(heap + 48, 45000);
+    CHECK_EQ(get_put(heap + 48, 45000), 1);
+    kit_fill(0, memory.ptr, 20000, 4);
+    OK(tb__gpu_copy_tensor(&host, &device, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_DRIVER);
+    OK(tb__stream_synchronize(NULL, gpu_at(0)));
+    CHECK_EQ(stats().registered, 0);
+    char expected[20000];
+    kit_pattern(expected, sizeof expected, 4);
+    for (int i = 0; i < 20; i++) {
+        CHECK(memcmp(heap + 48 + i * 2000, expected + i * 1000, 1000) == 0);
+    }
+    OK(tb__host_forget(heap + 48, 45000));
+    tb__device_free(&memory);
+    munmap(heap, 16 * 4096);
+}
+
 static void a_lease_is_not_forgotten(void)
 {
     char *a = pages(BYTES);
@@ -213,6 +309,8 @@ int main(int argc, char **argv)
         ANY(promises_are_counted, NULL),
         ANY(the_least_recently_used_goes, NULL),
         ANY(copies_under_way_are_not_evicted, NULL),
+        ANY(neighbours_on_a_page_are_left_alone, NULL),
+        ANY(strided_copies_let_go_of_what_cannot_be_cut, NULL),
         ANY(a_lease_is_not_forgotten, NULL),
         FAKE(a_registration_that_fails_is_tried_once, NULL),
     };
