@@ -327,7 +327,7 @@ def test_threads_write_at_once(bus: tb.Bus) -> None:
     for thread in threads:
         thread.start()
     seen = 0
-    while any(thread.is_alive() for thread in threads):
+    while seen == 0 or any(thread.is_alive() for thread in threads):
         try:
             frame = reader.newest(0.01)
         except TimeoutError:
