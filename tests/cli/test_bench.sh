@@ -10,20 +10,24 @@ failed() { echo "failed: $*" >&2; exit 1; }
 # Exit code of a command whose output does not matter.
 code() { local result=0; "$@" >"$work/out" 2>"$work/err" || result=$?; echo "$result"; }
 
-"$tensorbus" bench local --list >"$work/rows"
-[ "$(sort "$work/rows" | uniq -d | wc -l)" = 0 ] || failed "a row is listed twice"
-while read -r row; do
-    "$tensorbus" bench local --explain "$row" >"$work/text"
-    for word in "What it does:" "What it spans:" "Floor:" "--row $row"; do
-        grep -q -- "$word" "$work/text" || failed "--explain $row has no '$word'"
-    done
-    [ "$(wc -L <"$work/text")" -le 80 ] || failed "--explain $row has lines over 80 characters"
-done <"$work/rows"
+for bench in local gpu; do
+    "$tensorbus" bench $bench --list >"$work/rows"
+    cat "$work/rows" >>"$work/all_rows"
+    while read -r row; do
+        "$tensorbus" bench $bench --explain "$row" >"$work/text"
+        for word in "What it does:" "What it spans:" "Floor:" "--row $row"; do
+            grep -q -- "$word" "$work/text" || failed "bench $bench --explain $row has no '$word'"
+        done
+        [ "$(wc -L <"$work/text")" -le 80 ] ||
+            failed "bench $bench --explain $row has lines over 80 characters"
+    done <"$work/rows"
+done
+[ "$(sort "$work/all_rows" | uniq -d | wc -l)" = 0 ] || failed "a row is listed twice"
 # Every goal belongs to a row.
 sed -n 's/^ *{"\([a-z][^"]*\)", TB__GOAL.*/\1/p' "$TB_SOURCE_DIR/bench/goals.h" >"$work/goals"
 [ -s "$work/goals" ] || failed "no goals found"
 while read -r goal; do
-    grep -qx -- "$goal" "$work/rows" || failed "no row $goal"
+    grep -qx -- "$goal" "$work/all_rows" || failed "no row $goal"
 done <"$work/goals"
 
 [ "$(code "$tensorbus" bench)" = 2 ] || failed "bench without a noun is no usage error"

@@ -100,8 +100,8 @@ static unsigned memfd_maps(char *first, size_t size)
     char line[512];
     unsigned count = 0;
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *name = strstr(line, "/memfd:tensorbus");
-        if (name != NULL && count++ == 0) {
+        const char *name = strstr(line, "/memfd:");
+        if (name != NULL && is_ours(name) && count++ == 0) {
             snprintf(first, size, "%.*s", (int)strcspn(name, "\n"), name);
         }
     }

@@ -60,10 +60,14 @@ static void inner_thread(void)
 
 static void inner_process(void)
 {
-    if (fork() == 0) {
+    pid_t pid = fork();
+    if (pid == 0) {
         setsid(); /* leaves the group: found all the same */
         sleep(100);
         _exit(0);
+    }
+    while (getsid(pid) != pid) {
+        harness_sleep_us(100); /* before, it would be killed with the group */
     }
 }
 
