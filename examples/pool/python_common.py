@@ -17,7 +17,7 @@ SCENARIOS = ("throughput", "duplicate_free", "read_after_free", "write_after_fre
 
 
 def setting(name: str, otherwise: str, possible: Iterable[str] | None, hint: str) -> str:
-    """A variable of the environment; ends the process when its value is none of the possible ones."""
+    """A variable of the environment; another value than the possible ones ends the process."""
     value = os.environ.get(name) or otherwise
     if possible is not None and value not in possible:
         sys.exit(f"{name} is `{value}`: {hint}")

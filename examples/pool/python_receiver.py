@@ -1,5 +1,5 @@
-"""Reads each frame in place, checks that element 0 counts, asks for the next one, and at the end frees
-the pool in the way that the scenario wants. The twin of receiver_node.c."""
+"""Reads each frame in place, checks that element 0 counts, asks for the next one, and at the end
+frees the pool in the way that the scenario wants. The twin of receiver_node.c."""
 
 import sys
 import time

@@ -42,9 +42,20 @@ def check(pair, array):
     return got
 
 
-NUMBERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
-           pa.uint64(), pa.float32(), pa.float64()]
-TIMES = [pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
+NUMBERS = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+]
+TIMES = [pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"),
+         pa.time64("ns"),
          pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "Europe/Paris"),
          pa.timestamp("ns", "+01:00"), pa.duration("s"), pa.duration("ms"), pa.duration("us"),
          pa.duration("ns")]  # fmt: skip
@@ -66,7 +77,8 @@ def examples() -> dict[str, "pa.Array"]:
         "large text": pa.array(text, pa.large_string()),
         "bytes": pa.array([b"\0" * i for i in range(n)], pa.binary()),
         "large bytes": pa.array([b"\0" * i for i in range(n)], pa.large_binary()),
-        "fixed bytes": pa.array([None if i == 4 else bytes([i] * 3) for i in range(n)], pa.binary(3)),
+        "fixed bytes": pa.array([None if i == 4 else bytes([i] * 3) for i in range(n)],
+                                pa.binary(3)),
         "decimal128": pa.array([decimal.Decimal(i) / 4 for i in range(n)], pa.decimal128(9, 2)),
         "decimal256": pa.array([None if i == 2 else decimal.Decimal(i) for i in range(n)],
                                pa.decimal256(60, 3)),
@@ -115,7 +127,9 @@ def examples() -> dict[str, "pa.Array"]:
     for kind in TIMES:
         plain = pa.int32() if kind.bit_width == 32 else pa.int64()
         unit = 86_400_000 if kind == pa.date64() else 1000  # a day; what Python's times can hold
-        found[str(kind)] = pa.array([None if i == 7 else i * unit for i in range(n)], plain).cast(kind)
+        found[str(kind)] = pa.array([None if i == 7 else i * unit for i in range(n)], plain).cast(
+            kind
+        )
     return found
 
 
@@ -155,13 +169,23 @@ def test_what_came_can_be_sent_on(pair):
 
 
 def random_type(dice: random.Random, depth: int) -> "pa.DataType":
-    leaf = [*NUMBERS, pa.bool_(), pa.string(), pa.large_binary(), pa.null(), pa.date32(),
-            pa.timestamp("us"), pa.binary(2), pa.string_view()]
+    leaf = [
+        *NUMBERS,
+        pa.bool_(),
+        pa.string(),
+        pa.large_binary(),
+        pa.null(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.binary(2),
+        pa.string_view(),
+    ]
     if depth == 0 or dice.random() < 0.3:
         return dice.choice(leaf)
     inner = random_type(dice, depth - 1)
     return dice.choice([
-        lambda: pa.list_(inner), lambda: pa.large_list(inner), lambda: pa.list_(inner, dice.randint(0, 3)),
+        lambda: pa.list_(inner), lambda: pa.large_list(inner),
+        lambda: pa.list_(inner, dice.randint(0, 3)),
         lambda: pa.list_view(inner), lambda: pa.map_(pa.string(), inner),
         lambda: pa.struct([pa.field("a", inner), pa.field("", random_type(dice, depth - 1))]),
         lambda: pa.struct([pa.field("a", inner, nullable=True, metadata={"k": "v", "": "\0"})]),
@@ -178,8 +202,10 @@ def random_value(dice: random.Random, kind: "pa.DataType"):
     if pa.types.is_nested(kind) and not pa.types.is_struct(kind):
         return [random_value(dice, kind.value_type) for _ in range(dice.randint(0, 4))]
     if pa.types.is_struct(kind):
-        return {kind.field(i).name: random_value(dice, kind.field(i).type)
-                for i in range(kind.num_fields)}
+        return {
+            kind.field(i).name: random_value(dice, kind.field(i).type)
+            for i in range(kind.num_fields)
+        }
     if pa.types.is_boolean(kind):
         return dice.random() < 0.5
     if pa.types.is_fixed_size_binary(kind):
@@ -276,7 +302,11 @@ def test_numbers_are_tensors_for_everybody_else(pair):
 
 def test_values_of_other_kinds_as_arrow(pair):
     assert receive(pair, b"abc").arrow().equals(pa.array([97, 98, 99], pa.uint8()))
-    assert receive(pair, np.arange(3, dtype=np.float32)).arrow().equals(pa.array([0, 1, 2], pa.float32()))
+    assert (
+        receive(pair, np.arange(3, dtype=np.float32))
+        .arrow()
+        .equals(pa.array([0, 1, 2], pa.float32()))
+    )
     grid = np.arange(12, dtype=np.int32).reshape(2, 3, 2)
     got = receive(pair, grid).arrow()
     assert got.to_pylist() == grid.tolist() and got.type == pa.list_(pa.list_(pa.int32(), 2), 3)
@@ -302,7 +332,8 @@ def test_an_arrow_value_as_numpy(pair):
 
 
 @pytest.mark.parametrize("array", [
-    pa.array([1, 2, 3]), pa.array(range(50_000)), pa.array(["a", None]), pa.array(["a" * 50] * 5000),
+    pa.array([1, 2, 3]), pa.array(range(50_000)), pa.array(["a", None]),
+    pa.array(["a" * 50] * 5000),
 ], ids=["small column", "large column", "small", "large"])  # fmt: skip
 def test_an_export_keeps_the_event(pair, array):
     event = receive(pair, array)
@@ -339,7 +370,11 @@ def test_the_schema_alone(pair):
 
 def test_what_was_sent_is_given_back(pair):
     text = ["a" * 1000] * 100
-    for make in (lambda: pa.array(text), lambda: pa.table({"a": text}), lambda: pa.array(range(9000))):
+    for make in (
+        lambda: pa.array(text),
+        lambda: pa.table({"a": text}),
+        lambda: pa.array(range(9000)),
+    ):
         before = pa.total_allocated_bytes()
         for _ in range(3):
             receive(pair, make())
@@ -351,7 +386,10 @@ def test_what_was_sent_is_given_back(pair):
 
 
 def test_tables_and_chunks_are_one_array_or_none(pair):
-    for several in (pa.chunked_array([[1], [2]]), pa.table({"a": pa.chunked_array([["a"], ["b"]])})):
+    for several in (
+        pa.chunked_array([[1], [2]]),
+        pa.table({"a": pa.chunked_array([["a"], ["b"]])}),
+    ):
         with pytest.raises(TypeError, match="several chunks.*combine_chunks"):
             receive(pair, several)
     with pytest.raises(TypeError, match="no chunks"):

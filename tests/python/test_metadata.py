@@ -47,9 +47,12 @@ def test_not_a_number_arrives(pair):
 @pytest.mark.parametrize("value, expected", [
     (np.int8(-3), -3), (np.uint64(7), 7), (np.float32(0.5), 0.5), (np.float64(0.1), 0.1),
     (np.bool_(True), True), (np.bool_(False), False), (np.str_("s"), "s"), (np.array(4), 4),
-    (np.array([1, 2], np.int16), [1, 2]), (np.array([0.5, 1]), [0.5, 1.0]), (np.array(["a"]), ["a"]),
-    ([np.int64(1), 2, np.uint8(3)], [1, 2, 3]), ([np.float32(0.5), 1], [0.5, 1.0]), (np.array([]), []),
-    ((1, 2), [1, 2]), (("a", "b"), ["a", "b"]), ((), []), ([1, 2.5], [1.0, 2.5]), ([2.5, 1], [2.5, 1.0]),
+    (np.array([1, 2], np.int16), [1, 2]), (np.array([0.5, 1]), [0.5, 1.0]),
+    (np.array(["a"]), ["a"]),
+    ([np.int64(1), 2, np.uint8(3)], [1, 2, 3]), ([np.float32(0.5), 1], [0.5, 1.0]),
+    (np.array([]), []),
+    ((1, 2), [1, 2]), (("a", "b"), ["a", "b"]), ((), []), ([1, 2.5], [1.0, 2.5]),
+    ([2.5, 1], [2.5, 1.0]),
     (Colour.RED, 3), ([Colour.RED], [3]),
 ])  # fmt: skip
 def test_values_that_become_plain_ones(pair, value, expected):
@@ -74,7 +77,8 @@ def test_an_integer_among_floats_that_is_no_float_is_an_error(pair):
 @pytest.mark.parametrize("value, what", [
     (None, "NoneType"), (b"bytes", "bytes"), ({}, "dict"), ({"a": 1}, "dict"), (1j, "complex"),
     ({1}, "set"), (object(), "object"), ([[1]], "list"), ([None], "NoneType"), ([b"x"], "bytes"),
-    ([True], "bool"), ([1, "a"], "str"), (["a", 1], "int"), ([0.5, "a"], "str"), ([1, True], "bool"),
+    ([True], "bool"), ([1, "a"], "str"), (["a", 1], "int"), ([0.5, "a"], "str"),
+    ([1, True], "bool"),
     (np.zeros((2, 2)), "ndarray"), (np.array([True]), "bool"), (np.complex64(1), "complex"),
     (range(3), "range"), (slice(1), "slice"),
 ])  # fmt: skip

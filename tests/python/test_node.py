@@ -1,4 +1,5 @@
-"""A node's life: opening, waiting, sending, ending; signals, threads, fork, the interpreter's end."""
+"""A node's life: opening, waiting, sending, ending; signals, threads, fork, the interpreter's
+end."""
 
 import gc
 import os
@@ -39,8 +40,15 @@ def test_a_broken_environment_is_an_error():
 
 
 def test_what_a_node_knows_of_itself():
-    with open_node("here", "a=tensorbus/timer/secs/60\nb=tensorbus/timer/secs/60", "x=\ny=") as node:
-        assert (node.id, node.inputs, node.outputs, node.closed) == ("here", ("a", "b"), ("x", "y"), False)
+    with open_node(
+        "here", "a=tensorbus/timer/secs/60\nb=tensorbus/timer/secs/60", "x=\ny="
+    ) as node:
+        assert (node.id, node.inputs, node.outputs, node.closed) == (
+            "here",
+            ("a", "b"),
+            ("x", "y"),
+            False,
+        )
         assert node.bus.name == "here" and "here" in repr(node)
         with pytest.raises(tb.ExistsError):
             tb.Node()
@@ -100,7 +108,8 @@ def test_leaving_a_block_closes_also_after_an_exception():
 
 def test_arrays_outlive_the_node():
     """In a process of its own: what is still looked at stays mapped until its end."""
-    with Node("""
+    with Node(
+        """
 with tb.Node() as node:
     large, small = node.next(10).numpy(), node.next(10).numpy()
     held = node.next(10).hold()
@@ -114,7 +123,10 @@ for look in (lambda: held.value, value.numpy, held.hold, lambda: bytes(value)):
         pass
 held.release()
 say(held.id, held.type, held.metadata)
-""", "sink", "in=source/out") as sink:
+""",
+        "sink",
+        "in=source/out",
+    ) as sink:
         with open_node("source", outputs="out=sink/in") as source:
             for value in (np.arange(LARGE), np.arange(10), np.arange(LARGE)):
                 source.send_output("out", value, {"a": 1})
@@ -155,7 +167,12 @@ def test_a_tick_has_no_value():
     with open_node("here", "tick=tensorbus/timer/millis/5") as node:
         times = []
         for event in node:
-            assert (event.type, event.id, event.value, event.metadata) == ("INPUT", "tick", None, {})
+            assert (event.type, event.id, event.value, event.metadata) == (
+                "INPUT",
+                "tick",
+                None,
+                {},
+            )
             times.append(event.stamp_ns)
             if len(times) == 3:
                 break
@@ -394,10 +411,16 @@ def test_a_handler_may_wait_itself(pair, on_alarm):
 ], ids=["opening", "next", "loop"])  # fmt: skip
 def test_ctrl_c_ends_a_node(body):
     inputs = "in=nobody/out" if body == "tb.Node()" else "tick=tensorbus/timer/secs/60"
-    with Node("try:\n" + "\n".join("    " + line for line in body.splitlines()) + """
+    with Node(
+        "try:\n"
+        + "\n".join("    " + line for line in body.splitlines())
+        + """
 except KeyboardInterrupt:
     say("interrupted")
-""", "here", inputs) as node:
+""",
+        "here",
+        inputs,
+    ) as node:
         if "say" in body:
             assert node.hear() == "open"
         else:
@@ -411,7 +434,8 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_a_send():
-    with Node("""
+    with Node(
+        """
 node = tb.Node()
 try:
     while True:
@@ -419,7 +443,10 @@ try:
         say("sent")
 except KeyboardInterrupt:
     say("interrupted")
-""", "source", outputs="out=sink/in") as source:
+""",
+        "source",
+        outputs="out=sink/in",
+    ) as source:
         await_socket("source")
         with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
             assert source.hear() == "sent"
@@ -448,8 +475,13 @@ def test_a_forked_child_cannot_use_the_node(pair):
     if pid == 0:
         code = 9
         try:
-            for use in (sink.next, lambda: next(sink), lambda: source.send_output("out", b"x"),
-                        lambda: source.close_output("out"), lambda: sink.next(0)):
+            for use in (
+                sink.next,
+                lambda: next(sink),
+                lambda: source.send_output("out", b"x"),
+                lambda: source.close_output("out"),
+                lambda: sink.next(0),
+            ):
                 try:
                     use()
                     os._exit(1)
@@ -491,11 +523,17 @@ def test_a_forked_child_cannot_use_the_node(pair):
 ])  # fmt: skip
 def test_the_interpreters_end_with_a_node_open(body):
     """No crash and no word; its receivers get what was sent, and hear of the end."""
-    with Node("""
+    with Node(
+        """
 node = tb.Node()
 node.send_output("out", b"before the end")
 node.send_output("out", np.arange(50_000))
-""" + body, "middle", "in=source/out;queue=100", "out=source/back") as middle:
+"""
+        + body,
+        "middle",
+        "in=source/out;queue=100",
+        "out=source/back",
+    ) as middle:
         with open_node("source", "back=middle/out;queue=100", "out=middle/in") as source:
             source.send_output("out", np.arange(LARGE))
             source.send_output("out", np.arange(4))

@@ -37,7 +37,8 @@ def test_a_loop_ends_with_its_inputs(pair):
             got.append((event.type, event.value and number(event)))
             if len(got) < 3:
                 asyncio.get_running_loop().call_later(
-                    0.02, source.send_output, "out", np.array([len(got)]))
+                    0.02, source.send_output, "out", np.array([len(got)])
+                )
             elif len(got) == 3:
                 asyncio.get_running_loop().call_later(0.02, source.close_output, "out")
         return got
@@ -260,7 +261,8 @@ def test_errors_come_through():
     "threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start(); time.sleep(0.2)",
 ])  # fmt: skip
 def test_the_interpreters_end_while_a_task_waits(body):
-    with Node("""
+    with Node(
+        """
 import asyncio
 node = tb.Node()
 async def main():
@@ -268,7 +270,11 @@ async def main():
     await asyncio.sleep(0.1)
     if threading.current_thread() is not threading.main_thread():
         await asyncio.sleep(60)
-""" + body, "here", "tick=tensorbus/timer/secs/60") as node:
+"""
+        + body,
+        "here",
+        "tick=tensorbus/timer/secs/60",
+    ) as node:
         begun = time.monotonic()
         _, err = node.end()
         assert time.monotonic() - begun < 5
@@ -276,7 +282,8 @@ async def main():
 
 
 def test_ctrl_c_ends_a_loop():
-    with Node("""
+    with Node(
+        """
 import asyncio
 node = tb.Node()
 async def main():
@@ -287,7 +294,10 @@ try:
     asyncio.run(main())
 except KeyboardInterrupt:
     say("interrupted")
-""", "here", "tick=tensorbus/timer/secs/60") as node:
+""",
+        "here",
+        "tick=tensorbus/timer/secs/60",
+    ) as node:
         assert node.hear() == "waits"
         time.sleep(0.1)
         begun = time.monotonic()

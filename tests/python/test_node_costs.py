@@ -1,5 +1,5 @@
-"""What a message costs, counted: the library copies a value once and nobody else does, and it is looked
-at where it is."""
+"""What a message costs, counted: the library copies a value once and nobody else does, and it is
+looked at where it is."""
 
 import importlib.util
 import os
@@ -80,7 +80,9 @@ def test_copies(witness, tmp_path, directory, name):  # noqa: F811
     os.environ["COPY_COUNT"] = str(tmp_path / "sink")
     try:
         os.environ |= env
-        with Node(program(SINK), "sink", "in=source/out;policy=backpressure", "back=source/next") as sink:
+        with Node(
+            program(SINK), "sink", "in=source/out;policy=backpressure", "back=source/next"
+        ) as sink:
             os.environ["COPY_COUNT"] = str(tmp_path / "source")
             with Node(program(SOURCE), "source", "next=sink/back", "out=sink/in") as source:
                 copied = int(source.hear())

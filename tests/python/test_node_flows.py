@@ -34,7 +34,9 @@ class Flow(Place):
         for name, (program, more) in nodes.items():
             path = self.folder / f"{name}.py"
             path.write_text(HEAD + textwrap.dedent(program))
-            text += f"  - id: {name}\n    path: {path}\n" + textwrap.indent(more.strip(), "    ") + "\n"
+            text += (
+                f"  - id: {name}\n    path: {path}\n" + textwrap.indent(more.strip(), "    ") + "\n"
+            )
         return super().flow(text)
 
     def go(self, nodes: dict[str, tuple[str, str]], code: int = 0, head: str = "") -> str:
@@ -89,7 +91,8 @@ def clean(output: str) -> None:
     assert not re.search("Traceback|rror|warning|Fatal|Exception", output), output
 
 
-SOURCE = ("""
+SOURCE = (
+    """
     VALUES = [None, b"bytes", "text", np.arange(12).reshape(3, 4).T, np.arange(200_000.0)]
     with tb.Node() as node:
         pool = tb.Pool.register(tb.Spec((1000, 100), "uint16"), name="frames")
@@ -100,14 +103,20 @@ SOURCE = ("""
         node.send_output("out", pool.last, {"n": len(VALUES), "list": []})
         for event in node:  # until the others have ended: the pool goes with this process
             pass
-    """, "outputs: [out]\ninputs: {end: sink/end}")
-MIDDLE = ("""
+    """,
+    "outputs: [out]\ninputs: {end: sink/end}",
+)
+MIDDLE = (
+    """
     with tb.Node() as node:
         for event in node:
             if event.type == "INPUT":
                 node.send_output("out", event.value, event.metadata)
-    """, "outputs: [out]\ninputs:\n  in: {source: source/out, queue_policy: backpressure}")
-SINK = ("""
+    """,
+    "outputs: [out]\ninputs:\n  in: {source: source/out, queue_policy: backpressure}",
+)
+SINK = (
+    """
     with tb.Node() as node:
         for event in node:
             if event.type != "INPUT":
@@ -117,11 +126,14 @@ SINK = ("""
             shown = value if value is None or isinstance(value, str) else (
                 bytes(value) if getattr(value, "kind", "") == "bytes" else value.numpy())
             if isinstance(shown, np.ndarray):
-                shown = (shown.dtype.name, shown.shape, float(shown.sum()), shown.ravel()[-1].item())
+                shown = (shown.dtype.name, shown.shape, float(shown.sum()),
+                         shown.ravel()[-1].item())
             say(event.metadata["n"], event.metadata["list"], type(value).__name__, shown)
             if event.metadata["n"] == 5:
                 break
-    """, "outputs: [end]\ninputs:\n  in: {source: middle/out, queue_policy: backpressure}")
+    """,
+    "outputs: [end]\ninputs:\n  in: {source: middle/out, queue_policy: backpressure}",
+)
 
 
 def test_every_kind_of_value_through_three_nodes(flow):
@@ -139,13 +151,18 @@ def test_every_kind_of_value_through_three_nodes(flow):
 
 @pytest.mark.skipif(not importlib.util.find_spec("pyarrow"), reason="pyarrow is not installed")
 def test_arrow_through_three_nodes(flow):
-    source = ("""
+    source = (
+        """
         import pyarrow as pa
         with tb.Node() as node:
-            for array in (pa.array(range(100_000)), pa.array(["a", None]), pa.array([{"x": [1]}] * 9000)):
+            for array in (pa.array(range(100_000)), pa.array(["a", None]),
+                          pa.array([{"x": [1]}] * 9000)):
                 node.send_output("out", array, {"n": 0, "list": []})
-        """, "outputs: [out]")
-    sink = ("""
+        """,
+        "outputs: [out]",
+    )
+    sink = (
+        """
         import pyarrow as pa
         with tb.Node() as node:
             for event in node:
@@ -153,7 +170,9 @@ def test_arrow_through_three_nodes(flow):
                     array = event.arrow()
                     array.validate(full=True)
                     say(array.type, len(array), array.null_count, array[-1].as_py())
-        """, "inputs:\n  in: {source: middle/out, queue_policy: backpressure}")
+        """,
+        "inputs:\n  in: {source: middle/out, queue_policy: backpressure}",
+    )
     output = flow.go({"source": source, "middle": MIDDLE, "sink": sink})
     assert said(output, "sink") == [
         "int64 100000 0 99999", "string 2 1 None",
@@ -164,7 +183,8 @@ def test_arrow_through_three_nodes(flow):
 
 def test_frames_in_flight_without_turns(flow):
     """A sender that fills slots in place while the receiver holds earlier ones."""
-    source = ("""
+    source = (
+        """
         with tb.Node() as node:
             pool = tb.Pool.register(tb.Spec(100_000, "int32"), name="frames", slots=8)
             for n in range(300):
@@ -175,8 +195,11 @@ def test_frames_in_flight_without_turns(flow):
             say(pool.stats().copies, pool.stats().drops)
             for event in node:
                 pass
-        """, "outputs: [out]\ninputs: {end: sink/end}")
-    sink = ("""
+        """,
+        "outputs: [out]\ninputs: {end: sink/end}",
+    )
+    sink = (
+        """
         from collections import deque
         with tb.Node() as node:
             held, done = deque(), 0
@@ -191,7 +214,10 @@ def test_frames_in_flight_without_turns(flow):
                 if event.type == "INPUT" and event.metadata["n"] == 299:
                     break
             say(done, [n for n, frame in held if (frame.numpy() == n).all()])
-        """, "outputs: [end]\ninputs:\n  in: {source: source/out, queue_size: 3, queue_policy: backpressure}")
+        """,
+        "outputs: [end]\ninputs:\n"
+        "  in: {source: source/out, queue_size: 3, queue_policy: backpressure}",
+    )
     output = flow.go({"source": source, "sink": sink})
     assert said(output, "source") == ["0 0"] and said(output, "sink") == ["297 [297, 298, 299]"]
     clean(output)
@@ -285,15 +311,18 @@ def test_stop_ends_a_sender_that_waits_for_room(flow):
     clean(output)
 
 
-# What a failed node has sent arrives, but a flow that a failure ends is told STOP, which comes before
-# what is queued: so the receivers here say what they got, and then the node fails.
-TELLING_SINK = """
+# What a failed node has sent arrives, but a flow that a failure ends is told STOP, which comes
+# before what is queued: so the receivers here say what they got, and then the node fails.
+TELLING_SINK = (
+    """
     with tb.Node() as node:
         for event in node:
             say(event.type, event.metadata.get("n"))
             if event.type == "INPUT":
                 node.send_output("got", None, event.metadata)
-    """, "outputs: [got]\ninputs: {in: fails/out}"
+    """,
+    "outputs: [got]\ninputs: {in: fails/out}",
+)
 
 
 def check_telling_sink(output: str, count: int) -> None:
@@ -349,15 +378,19 @@ def test_a_node_that_is_killed(flow):
 
 def test_a_node_that_is_killed_and_comes_back(flow):
     nodes = {
-        "source": ("""
+        "source": (
+            """
             with tb.Node() as node:
                 for event in node:
                     if event.type == "INPUT" and event.id == "tick":
                         node.send_output("out", np.full(20_000, 1), {"pid": os.getpid()})
                     if event.id == "end":  # closed
                         break
-            """, "outputs: [out]\ninputs: {tick: tensorbus/timer/millis/10, end: sink/end}"),
-        "middle": ("""
+            """,
+            "outputs: [out]\ninputs: {tick: tensorbus/timer/millis/10, end: sink/end}",
+        ),
+        "middle": (
+            """
             life = sum(1 for _ in open("lives")) if os.path.exists("lives") else 0
             open("lives", "a").write("x\\n")
             node = tb.Node()
@@ -366,8 +399,11 @@ def test_a_node_that_is_killed_and_comes_back(flow):
                     node.send_output("out", event.value, {"life": life})
                 if count == 5 and life < 2:
                     os.kill(os.getpid(), signal.SIGKILL)
-            """, "outputs: [out]\ninputs: {in: source/out}\nrestart_policy: on-failure"),
-        "sink": ("""
+            """,
+            "outputs: [out]\ninputs: {in: source/out}\nrestart_policy: on-failure",
+        ),
+        "sink": (
+            """
             with tb.Node() as node:
                 lives = []
                 for event in node:
@@ -379,7 +415,9 @@ def test_a_node_that_is_killed_and_comes_back(flow):
                     if lives.count(2) == 10:
                         say(sorted(set(lives)), lives == sorted(lives), lives.count(0) >= 5)
                         break
-            """, "outputs: [end]\ninputs:\n  in: {source: middle/out, queue_size: 100}"),
+            """,
+            "outputs: [end]\ninputs:\n  in: {source: middle/out, queue_size: 100}",
+        ),
     }
     output = flow.go(nodes)
     assert said(output, "sink") == ["[0, 1, 2] True True"]
@@ -389,16 +427,22 @@ def test_a_node_that_is_killed_and_comes_back(flow):
 def test_nodes_that_do_not_close(flow):
     """The interpreter's end closes; what was sent arrives."""
     nodes = {
-        "source": ("""
+        "source": (
+            """
             node = tb.Node()
             view = None
             for n in range(20):
                 node.send_output("out", np.full(30_000, n))
-            """, "outputs: [out]"),
-        "sink": ("""
+            """,
+            "outputs: [out]",
+        ),
+        "sink": (
+            """
             got = [int(event.numpy()[-1]) for event in tb.Node() if event.type == "INPUT"]
             say(got == list(range(20)))
-            """, "inputs:\n  in: {source: source/out, queue_policy: backpressure}"),
+            """,
+            "inputs:\n  in: {source: source/out, queue_policy: backpressure}",
+        ),
     }
     output = flow.go(nodes)
     assert said(output, "sink") == ["True"]
@@ -413,14 +457,16 @@ def test_messages_are_not_lost_under_load(flow):
             def send(number):
                 for n in range(150):
                     size = 20_000 if n % 7 == 0 else 3
-                    node.send_output("out", np.full(size, n), {"who": node.id, "thread": number, "n": n})
+                    metadata = {"who": node.id, "thread": number, "n": n}
+                    node.send_output("out", np.full(size, n), metadata)
             threads = [threading.Thread(target=send, args=(number,)) for number in range(3)]
             for thread in threads: thread.start()
             for thread in threads: thread.join()
         """
     names = ["a", "b", "c"]
     nodes = {name: (sender, "outputs: [out]") for name in names}
-    nodes["sink"] = ("""
+    nodes["sink"] = (
+        """
         last = {}
         for event in tb.Node():
             if event.type == "INPUT":
@@ -429,8 +475,13 @@ def test_messages_are_not_lost_under_load(flow):
                 assert event.dropped == 0
                 last[who] = event.metadata["n"]
         say(len(last), set(last.values()))
-        """, "inputs:\n" + "".join(
-        f"  {name}: {{source: {name}/out, queue_size: 4, queue_policy: backpressure}}\n" for name in names))
+        """,
+        "inputs:\n"
+        + "".join(
+            f"  {name}: {{source: {name}/out, queue_size: 4, queue_policy: backpressure}}\n"
+            for name in names
+        ),
+    )
     output = flow.go(nodes)
     assert said(output, "sink") == ["9 {149}"]
     clean(output)

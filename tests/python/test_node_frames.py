@@ -44,7 +44,9 @@ def test_a_handle_arrives_as_its_frame(pair, pool):
         image[:] = 7
         written = page(image)
     event = through(pair, pool.last)
-    assert type(event.value) is tb.Frame and event.frame is event.value and event.value is event.value
+    assert (
+        type(event.value) is tb.Frame and event.frame is event.value and event.value is event.value
+    )
     assert event.frame.sequence == 1 and event.frame.handle == pool.last
     assert event.frame.info.pool == "frames" and event.frame.info.copies == 0
     array = event.numpy()
@@ -185,12 +187,17 @@ def source_handle(pool):
 
 def test_a_frame_forwarded_by_a_node_between():
     """The middle node does not own what it passes on, and copies nothing."""
-    with Node("""
+    with Node(
+        """
         with tb.Node() as node:
             for event in node:
                 if event.type == "INPUT":
                     node.send_output("out", event.value, event.metadata)
-        """, "middle", "in=first/out", "out=last/in") as middle:
+        """,
+        "middle",
+        "in=first/out",
+        "out=last/in",
+    ) as middle:
         with nodes(first=("", "out=middle/in"), last=("in=middle/out", "")) as (first, last):
             pool = tb.Pool.register(tb.Spec(SIZE, "u1"), name="mine", bus=first.bus)
             with pool.loan() as image:
@@ -209,14 +216,18 @@ def test_a_frame_forwarded_by_a_node_between():
 
 
 def test_a_frame_outlives_its_senders_death():
-    with Node("""
+    with Node(
+        """
         node = tb.Node()
         pool = tb.Pool.register(tb.Spec(100_000, "u1"), name="frames")
         node.send_output("out", pool.write(np.full(100_000, 5, np.uint8)))
         node.send_output("out", np.arange(50_000))
         say("sent")
         hear()
-        """, "source", outputs="out=sink/in") as source:
+        """,
+        "source",
+        outputs="out=sink/in",
+    ) as source:
         with open_node("sink", "in=source/out") as sink:
             assert source.hear() == "sent"
             frame, large = sink.next(10).hold(), sink.next(10).hold()
@@ -232,19 +243,27 @@ def test_a_frame_outlives_its_senders_death():
 ], ids=["value", "handle"])  # fmt: skip
 def test_writing_into_what_arrived_ends_with_a_line(value):
     """By code that does not know that memory is read-only."""
-    with Node(f"""
+    with Node(
+        f"""
         with tb.Node() as node:
             pool = tb.Pool.register(tb.Spec(100_000, "u1"), name="frames")
             node.send_output("out", {value})
             say("sent")
             hear()
-        """, "source", outputs="out=sink/in") as source:
-        with Node("""
+        """,
+        "source",
+        outputs="out=sink/in",
+    ) as source:
+        with Node(
+            """
             import ctypes
             node = tb.Node()
             array = node.next(20).numpy()
             ctypes.memset(array.ctypes.data, 1, 8)
-            """, "sink", "in=source/out") as sink:
+            """,
+            "sink",
+            "in=source/out",
+        ) as sink:
             _, err = sink.end(-11)
             lines = [line for line in err.splitlines() if "tensorbus" in line]
             assert len(lines) == 1 and "read-only" in lines[0] and "copy" in lines[0], err

@@ -52,14 +52,16 @@ class Broken:
 ODD = b"caf\xe9".decode("utf-8", "surrogateescape")
 VALUES = {
     "odd text": ODD,
-    "none": None, "bytes": b"abc", "text": "grüße", "array": np.arange(5), "strided": np.arange(9)[::2],
+    "none": None, "bytes": b"abc", "text": "grüße", "array": np.arange(5),
+    "strided": np.arange(9)[::2],
     "large": np.zeros(5000, np.int64), "scalar": np.float32(1), "memoryview": memoryview(b"abc"),
     "column": pa.array([1, 2]), "times": pa.array([1], pa.timestamp("us")),
     "texts": pa.array(["a", None]), "struct": pa.array([{"a": [1], "b": "x"}])[0:1],
     "dictionary": pa.array(["a", "b"]).dictionary_encode(), "table": pa.table({"a": [1]}),
 }  # fmt: skip
 REFUSED = {
-    "int": 5, "list": [1], "liar": Liar(), "broken": Broken(), "object": object(), "surrogate": "\ud800",
+    "int": 5, "list": [1], "liar": Liar(), "broken": Broken(), "object": object(),
+    "surrogate": "\ud800",
     "chunks": pa.chunked_array([[1], [2]]), "objects": np.array([None]), "deep": np.zeros([1] * 9),
 }  # fmt: skip
 METADATA = {
@@ -159,7 +161,8 @@ def test_other_errors(pair, monkeypatch):
         for call in (lambda: source.send_output("nowhere", b"x"), lambda: source.close_output("no"),
                      lambda: sink.next(-1), lambda: sink.next(0), broken.arrow, broken.numpy,
                      lambda: len(broken), lambda: source.send_output("out", tb.Handle(bytes(48))),
-                     lambda: tb.read("pool_nobody_1", bus=source.bus), lambda: tb.read("x")):  # fmt: skip
+                     lambda: tb.read("pool_nobody_1", bus=source.bus),
+                     lambda: tb.read("x")):  # fmt: skip
             with contextlib.suppress(Exception):
                 call()
 

@@ -1,5 +1,5 @@
-"""What Python nodes and others see of each other: the table of marks in docs/flows.md. The other node is
-one through the C interface, by ctypes."""
+"""What Python nodes and others see of each other: the table of marks in docs/flows.md. The other
+node is one through the C interface, by ctypes."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ class Tensor(c.Structure):
                 ("strides", c.c_void_p)]
 
 class Value(c.Structure):
-    _fields_ = [("kind", c.c_int), ("reserved", c.c_uint32), ("data", c.c_char_p), ("bytes", c.c_size_t),
-                ("tensor", c.c_void_p), ("handle", c.c_void_p)]
+    _fields_ = [("kind", c.c_int), ("reserved", c.c_uint32), ("data", c.c_char_p),
+                ("bytes", c.c_size_t), ("tensor", c.c_void_p), ("handle", c.c_void_p)]
 
 class MetaValue(c.Structure):
-    _fields_ = [("type", c.c_int), ("boolean", c.c_int32), ("integer", c.c_int64), ("real", c.c_double),
-                ("string", c.c_char_p), ("rest", c.c_size_t * 5)]
+    _fields_ = [("type", c.c_int), ("boolean", c.c_int32), ("integer", c.c_int64),
+                ("real", c.c_double), ("string", c.c_char_p), ("rest", c.c_size_t * 5)]
 
 lib.tb_event_tensor.restype = c.POINTER(Tensor)
 lib.tb_event_metadata.restype = c.c_void_p
@@ -44,12 +44,15 @@ assert lib.tb_metadata_create(c.byref(metadata)) == 0
 assert lib.tb_node_send(node, b"out", Value(1, 0, b"of C", 4), None, 0) == 0
 for mark in (b"str", b"future"):
     assert lib.tb_metadata_set_string(metadata, b"tensorbus.value", mark) == 0
-    assert lib.tb_node_send(node, b"out", Value(1, 0, b"gr\\xc3\\xbc\\xc3\\x9fe", 7), metadata, 0) == 0
+    text = Value(1, 0, b"gr\\xc3\\xbc\\xc3\\x9fe", 7)
+    assert lib.tb_node_send(node, b"out", text, metadata, 0) == 0
 while lib.tb_node_next(node, -1, c.byref(event)) == 0:
     if lib.tb_event_get_type(event) == 1:
         t, mark = lib.tb_event_tensor(event).contents, MetaValue()
-        found = lib.tb_metadata_get(lib.tb_event_metadata(event), b"tensorbus.value", c.byref(mark)) == 0
-        data = c.string_at(t.data, t.shape[0]) if t.ndim == 1 and t.dtype == 0x10801 and t.data else b""
+        metadata = lib.tb_event_metadata(event)
+        found = lib.tb_metadata_get(metadata, b"tensorbus.value", c.byref(mark)) == 0
+        is_bytes = t.ndim == 1 and t.dtype == 0x10801 and t.data
+        data = c.string_at(t.data, t.shape[0]) if is_bytes else b""
         say(lib.tb_event_kind(event), hex(t.dtype), t.shape[:t.ndim], data[:8],
             mark.string.decode() if found else "-")
     lib.tb_event_release(event)

@@ -111,8 +111,22 @@ def test_other_buffers(pair):
 # ---- arrays
 
 
-DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-          "float32", "float64", "complex64", "complex128", "bool"]
+DTYPES = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -150,7 +164,9 @@ def test_scalars_and_eight_dimensions(pair):
 
 
 def test_unaligned_and_foreign_byte_order(pair):
-    packed = np.frombuffer(b"x" + np.arange(5, dtype=np.int64).tobytes(), np.uint8)[1:].view(np.int64)
+    packed = np.frombuffer(b"x" + np.arange(5, dtype=np.int64).tobytes(), np.uint8)[1:].view(
+        np.int64
+    )
     assert not packed.flags.aligned
     assert list(through(pair, packed).value) == [0, 1, 2, 3, 4]
     with pytest.raises(tb.InvalidError):
@@ -188,7 +204,8 @@ def test_torch(pair):
 
 
 @pytest.mark.parametrize("value, what", [
-    (5, "int"), (1.5, "float"), ([1, 2], "list"), ({"a": 1}, "dict"), ({1}, "set"), (object(), "object"),
+    (5, "int"), (1.5, "float"), ([1, 2], "list"), ({"a": 1}, "dict"), ({1}, "set"),
+    (object(), "object"),
     (lambda: None, "function"),
 ])  # fmt: skip
 def test_what_cannot_be_sent_says_what_to_do(pair, value, what):
@@ -265,9 +282,11 @@ def test_a_value_ends_with_its_turn(pair, size):
     value = event.value
     assert value[0] == 0
     pair[1].next(0)
-    for look in (lambda: event.value, value.numpy, value.copy, lambda: bytes(value), lambda: value[0],
+    for look in (lambda: event.value, value.numpy, value.copy, lambda: bytes(value),
+                 lambda: value[0],
                  lambda: memoryview(value), value.__dlpack__, value.__arrow_c_array__,
-                 event.numpy, event.hold, lambda: event["value"], value.__dlpack_device__):  # fmt: skip
+                 event.numpy, event.hold, lambda: event["value"],
+                 value.__dlpack_device__):  # fmt: skip
         with pytest.raises((tb.InvalidError, BufferError), match="turn is over"):
             look()
     assert event.type == "INPUT" and event.id == "in" and event.metadata == {"kept": "yes"}

@@ -1,5 +1,5 @@
-"""The pool example's nodes in Python, all five scenarios: the lines that each must print and log, no
-other, exit code 0, nothing left; also beside the nodes in C."""
+"""The pool example's nodes in Python, all five scenarios: the lines that each must print and log,
+no other, exit code 0, nothing left; also beside the nodes in C."""
 
 import pathlib
 import re
@@ -10,7 +10,8 @@ from dora_support import ROOT, Place, tool
 FLOWS = ROOT / "examples" / "pool"
 
 ID = r"pool_sender_node_[0-9]+"
-MISUSE = rf"Attempt to %s memory pool \[{ID}\] failed - reason: pool does not exist\. Operation aborted\."
+REASON = r"failed - reason: pool does not exist\. Operation aborted\."
+MISUSE = rf"Attempt to %s memory pool \[{ID}\] {REASON}"
 CLEANUP = [
     r"Detected 1 unreleased memory pool, releasing\.\.\.",
     r"Successfully released 1 unreleased memory pools!",
@@ -56,7 +57,9 @@ def check_output(output: str, frames: int, wanted: list[str]) -> None:
         rf"{frames} of {frames} frames",
         r"Average transfer throughput: [1-9][0-9]*\.[0-9] MB/s",
     ):
-        assert sum(bool(re.fullmatch(pattern, line)) for line in lines) == 1, pattern + "\n" + output
+        assert sum(bool(re.fullmatch(pattern, line)) for line in lines) == 1, (
+            pattern + "\n" + output
+        )
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -99,7 +102,8 @@ def test_a_sender_that_is_killed_ends_the_receiver(place):
 
 @pytest.mark.parametrize("key, value, said", [
     ("sender_device", "cuda:0", "only `cpu` works"), ("message_num", "many", "use a number"),
-    ("memory_pool_scenario", "chaos", "use throughput"), ("cross_machine", "true", "cannot be reached"),
+    ("memory_pool_scenario", "chaos", "use throughput"),
+    ("cross_machine", "true", "cannot be reached"),
 ])  # fmt: skip
 def test_settings_that_it_cannot_do(place, key, value, said):
     output = run(place, "cpu2cpu", {}, code=1, **{key: value})

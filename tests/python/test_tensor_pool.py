@@ -88,7 +88,8 @@ def test_arguments(bus):
     with pytest.raises(tb.MismatchError):
         tb.write(pool, np.zeros((2, 3), np.float32))
     for call in (lambda: tb.register("text"), lambda: tb.register([1]), lambda: tb.write(pool, 5),
-                 lambda: tb.read(5), lambda: tb.free(None), lambda: tb.write(pool, pool)):  # fmt: skip
+                 lambda: tb.read(5), lambda: tb.free(None),
+                 lambda: tb.write(pool, pool)):  # fmt: skip
         with pytest.raises(TypeError):
             call()
     with pytest.raises(tb.InvalidError):
