@@ -1,6 +1,9 @@
 /* tensorbus.Node; see node.h. One thread at a time asks for events; any number send. */
 #include "node.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "errors.h"
 #include "log.h"
 #include "metadata.h"
@@ -35,6 +38,22 @@ static tb_node *open_node(struct py_state *state)
     return node;
 }
 
+/* A pool or a reader that was made before the node has opened a bus of the node's name. */
+static int check_name(struct py_state *state)
+{
+    const char *name = getenv("TENSORBUS_NODE");
+    for (struct py_bus *bus = state->buses; name != NULL && bus != NULL; bus = bus->next) {
+        if (bus->bus != NULL && !state->forked && strcmp(tb_bus_name(bus->bus), name) == 0) {
+            py_fail(state, TB_E_EXISTS,
+                    "this process has opened node `%s` already, or a bus of its name: make the "
+                    "Node first, then its pools and readers",
+                    name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {NULL};
@@ -46,7 +65,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL) {
         return NULL;
     }
-    self->node = open_node(state);
+    self->node = check_name(state) == 0 ? open_node(state) : NULL;
     if (self->node != NULL) {
         self->bus = py_bus_adopt(state, tb_node_bus(self->node), close_node, self->node);
         if (self->bus == NULL) {

@@ -33,6 +33,15 @@ def test_outside_of_a_runner_the_way_in_is_named():
         tb.Node("name")
 
 
+def test_a_pool_before_the_node_is_an_error_that_says_so():
+    os.environ.update(environment("here"))
+    pool = tb.Pool.register(tb.Spec(3, "u1"))
+    with pytest.raises(tb.ExistsError, match="make the Node first"):
+        tb.Node()
+    pool.bus.close()
+    tb.Node().close()
+
+
 def test_a_broken_environment_is_an_error():
     os.environ.update(environment("here", inputs="in=nonsense"))
     with pytest.raises(tb.InvalidError, match="TENSORBUS_INPUTS"):
@@ -50,7 +59,7 @@ def test_what_a_node_knows_of_itself():
             False,
         )
         assert node.bus.name == "here" and "here" in repr(node)
-        with pytest.raises(tb.ExistsError):
+        with pytest.raises(tb.ExistsError, match="this process has opened node `here` already"):
             tb.Node()
     assert node.closed and node.bus.closed and "closed" in repr(node)
     node.close()
