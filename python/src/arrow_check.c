@@ -138,7 +138,7 @@ static int check_union(const struct py_arrow_node *node, struct py_arrow_error *
         return fail(error, node, "its type ids are cut off");
     }
     const int8_t *ids = (const int8_t *)node->buffers[0].data;
-    for (int64_t i = node->offset; i < total; i++) {
+    for (int64_t i = node->offset; ids != NULL && i < total; i++) {
         int child = ids[i] >= 0 ? node->type.union_child[ids[i]] : -1;
         if (child < 0) {
             return fail(error, node, "it has an unknown type id");

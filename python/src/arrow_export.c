@@ -17,7 +17,7 @@ struct schema_parts {
 static void release_schema(struct ArrowSchema *schema)
 {
     struct schema_parts *parts = schema->private_data;
-    for (int64_t i = 0; i < schema->n_children; i++) {
+    for (int64_t i = 0; schema->children != NULL && i < schema->n_children; i++) {
         if (schema->children[i]->release != NULL) {
             schema->children[i]->release(schema->children[i]);
         }
@@ -45,7 +45,7 @@ static int export_schema(struct py_arrow_tree *tree, const struct py_arrow_node 
         return 0;
     }
     parts->tree = tree;
-    parts->children = calloc(count + 1, sizeof *parts->children);
+    parts->children = calloc(count + 1, sizeof(void *));
     parts->children_at = calloc(count + 1, sizeof *parts->children_at);
     py_arrow_tree_ref(tree);
     out->private_data = parts;
@@ -85,7 +85,7 @@ struct array_parts {
 static void release_array(struct ArrowArray *array)
 {
     struct array_parts *parts = array->private_data;
-    for (int64_t i = 0; i < array->n_children; i++) {
+    for (int64_t i = 0; array->children != NULL && i < array->n_children; i++) {
         if (array->children[i]->release != NULL) {
             array->children[i]->release(array->children[i]);
         }
@@ -126,7 +126,7 @@ static int export_array(struct py_arrow_tree *tree, const struct py_arrow_node *
     }
     parts->tree = tree;
     parts->buffers = calloc(node->buffer_count + 1U, sizeof *parts->buffers);
-    parts->children = calloc(count + 1, sizeof *parts->children);
+    parts->children = calloc(count + 1, sizeof(void *));
     parts->children_at = calloc(count + 1, sizeof *parts->children_at);
     py_arrow_tree_ref(tree);
     out->private_data = parts;

@@ -8,8 +8,8 @@
 struct primitive {
     const char *format;
     tb_dtype dtype;
-    int8_t width;
-    int8_t is_index;
+    int width;
+    int is_index;
 };
 
 /* Types of one fixed-width buffer whose format says no more. */
@@ -25,7 +25,7 @@ static const struct primitive primitives[] = {
 struct variable {
     const char *format;
     enum py_arrow_layout layout;
-    int8_t width;
+    int width;
 };
 
 /* Types that need more than one fixed-width buffer and say no more. */

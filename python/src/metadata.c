@@ -190,7 +190,7 @@ static int set_reals(struct builder *builder, PyObject *list, size_t count)
 static int set_texts(struct builder *builder, PyObject *list, size_t count)
 {
     const char **values = PyMem_Calloc(count + 1, sizeof *values);
-    PyObject **bytes = PyMem_Calloc(count + 1, sizeof *bytes);
+    PyObject **bytes = PyMem_Calloc(count + 1, sizeof(void *));
     int result = values != NULL && bytes != NULL ? 0 : -1;
     if (result != 0) {
         PyErr_NoMemory();

@@ -214,7 +214,7 @@ static PyObject *array_method(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     int must_copy = copy == Py_None ? 0 : PyObject_IsTrue(copy);
     PyObject *view = must_copy >= 0 ? numpy_method(self, NULL) : NULL;
-    PyObject *array = view;
+    PyObject *array;
     if (view != NULL && dtype != Py_None) {
         array = PyObject_CallMethod(view, "astype", "O", dtype);
     } else if (view != NULL && must_copy) {
