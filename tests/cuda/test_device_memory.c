@@ -321,7 +321,9 @@ static void less_than_promised_is_an_error(void)
         OK(tb__device_alloc(gpu, 2 * MIB, &own));
         OK(tb__device_export_fd(&own, &fd));
         tb_status status = tb__device_import_fd(gpu, own.kind, fd, 64 * MIB, 1, &memory);
-        CHECK_EQ(status, own.kind == TB__DEVICE_VMM ? TB_E_SYSTEM : TB_E_PROTOCOL);
+        /* Of virtual memory it is the driver that says so, in a word of its choice. */
+        CHECK(own.kind == TB__DEVICE_VMM ? status == TB_E_SYSTEM || status == TB_E_UNSUPPORTED
+                                         : status == TB_E_PROTOCOL);
         CHECK_EQ(memory.fd, 77);
         tb__fd_close(&fd);
         tb__device_free(&own);

@@ -236,8 +236,10 @@ static void event_reader(int socket)
     OK(tb__stream_synchronize(stream, gpu));
     tb__stream_destroy(gpu, stream);
     tb__gpu_event_destroy(&event);
-    handle[5] ^= 1;
-    CHECK(tb__gpu_event_import(gpu, handle, &event) < 0);
+    if (kit_fake() != NULL) { /* a driver need not look at every byte */
+        handle[5] ^= 1;
+        CHECK(tb__gpu_event_import(gpu, handle, &event) < 0);
+    }
 }
 
 static void events_cross_processes(void)
