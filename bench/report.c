@@ -105,6 +105,19 @@ void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
             "baseline", "ratio", "goal", "met", "[min..max]", "steal%", "pressure", "seen");
 }
 
+/* Why a row is skipped; what many rows in a row lack is said once. `side: reason`. */
+static const char *skipped_text(const char *note)
+{
+    static char last[sizeof((struct tb__result *)0)->note];
+    const char *reason = strstr(note, ": ");
+    reason = reason != NULL ? reason + 2 : note;
+    if (strcmp(reason, last) == 0) {
+        return "as above";
+    }
+    snprintf(last, sizeof last, "%s", reason);
+    return note;
+}
+
 void tb__report_row(FILE *out, const struct tb__result *result)
 {
     char value[24], baseline[24], ratio[24], goal[40], low[24], high[24], spread[56], pressure[24];
@@ -112,7 +125,7 @@ void tb__report_row(FILE *out, const struct tb__result *result)
     goal_text(result->goal, result->row->unit, goal);
     if (result->skipped) {
         fprintf(out, "%-30s %9s %-6s %9s %6s %-12s %-7s %s\n", result->row->name, "-",
-                result->row->unit, "", "", goal, "skipped", result->note);
+                result->row->unit, "", "", goal, "skipped", skipped_text(result->note));
         fflush(out);
         return;
     }
