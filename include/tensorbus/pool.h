@@ -142,8 +142,9 @@ TB_API TB_MUST_USE tb_status tb_pool_write(tb_pool *pool, const tb_tensor *tenso
  *  a frame and those before it.
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Returns: TB_OK, TB_E_NOT_ACKED (tb_last_error_text() names who has not in time; at once when one
- *           who was named is missing or dead), TB_E_STALE (handle of another pool), TB_E_FREED,
- *           TB_E_INVALID (NULL, or not published yet), TB_E_FORKED.
+ *           who was named is missing or dead), TB_E_INCOMPLETE (published on a stream that failed),
+ *           TB_E_STALE (handle of another pool), TB_E_FREED, TB_E_INVALID (NULL, or not published
+ *           yet), TB_E_FORKED.
  *  Threads: any.   Waits: up to the timeout.   Source: src/pool/ack.c */
 TB_API TB_MUST_USE tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle,
                                                 int64_t timeout_ns);

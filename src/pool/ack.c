@@ -58,12 +58,28 @@ static tb_status wait_acked(tb_pool *pool, const tb_handle *handle, int64_t dead
         if (atomic_load(&pool->freed)) {
             return tb__pool_fail_freed(pool);
         }
+        /* Who waits for it never gets it. */
+        if (tb__a64_load_relaxed(&pool->segment.records[handle->slot].failed) ==
+            handle->generation) {
+            return TB__FAIL(TB_E_INCOMPLETE, "pool `%s`, frame %llu: its stream failed", pool->name,
+                            (unsigned long long)tb_handle_sequence(handle));
+        }
         if (hopeless || tb__left_ns(deadline) == 0) {
             return TB__FAIL(TB_E_NOT_ACKED, "pool `%s`, frame %llu: %s", pool->name,
                             (unsigned long long)tb_handle_sequence(handle), text);
         }
         tb__wait_sleep(pool, seen, deadline);
     }
+}
+
+/* Also when a GPU is still at work on it. */
+static int is_published(const tb_pool *pool, uint64_t g)
+{
+    /* Pairs with the release store of the head when it was published, and with that of `issued`
+     * when it was announced. */
+    return tb__gen_distance(g, tb__a64_load_acquire(pool->segment.head)) >= 0 ||
+           (atomic_load(&pool->order) != NULL &&
+            tb__gen_distance(g, tb__a64_load_acquire(&pool->segment.counters->issued)) >= 0);
 }
 
 tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle, int64_t timeout_ns)
@@ -75,8 +91,7 @@ tb_status tb_pool_wait_acked(tb_pool *pool, const tb_handle *handle, int64_t tim
     if (memcmp(handle->pool_uid, pool->uid, sizeof pool->uid) != 0) {
         return TB__FAIL(TB_E_STALE, "the handle belongs to another pool than `%s`", pool->name);
     }
-    /* Pairs with the release store of the head when it was published. */
-    if (tb__gen_distance(handle->generation, tb__a64_load_acquire(pool->segment.head)) < 0) {
+    if (handle->slot >= pool->slots || !is_published(pool, handle->generation)) {
         return TB__FAIL(TB_E_INVALID, "pool `%s` has not published frame %llu yet", pool->name,
                         (unsigned long long)tb_handle_sequence(handle));
     }

@@ -299,6 +299,48 @@ static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
     gpu_brake_end(&brake);
 }
 
+/* A handle may be waited for while the GPU is still at work. */
+static void acknowledgements_of_frames_under_way_are_waited_for(void)
+{
+    gpu_need_fake();
+    gpu_machine("devices=2");
+    const struct tb__gpu *first = gpu_begin();
+    const struct tb__gpu *second = gpu_second();
+    tb_cuda_stream healthy = gpu_stream_on(first);
+    tb_cuda_stream doomed = gpu_stream_on(second);
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 3);
+    tb_reader_options options = {.size = sizeof options, .wait_ns = TB_SECONDS(5), .ack = 1};
+    tb_reader *reader;
+    tb_loan *loan;
+    tb_frame *frame;
+    tb_handle handle;
+    struct gpu_brake brake;
+    gpu_brake_init(&brake);
+    CHECK_OK(tb_reader_open(bus, "producer/frames", &options, &reader));
+    gpu_brake_put(&brake, first, healthy);
+    gpu_publish(pool, 1, healthy, &handle);
+    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
+    gpu_brake_off(&brake);
+    CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &frame));
+    CHECK_OK(tb_reader_ack(reader, frame));
+    tb_frame_release(frame);
+    CHECK_OK(tb_pool_wait_acked(pool, &handle, TB_POLL));
+    handle.generation += 2;
+    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_POLL), TB_E_INVALID);
+    gpu_brake_put(&brake, second, doomed);
+    CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
+    CHECK_OK(tb_loan_publish_on(loan, doomed, &handle));
+    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
+    gpu_fake()->break_device(1, TB__CUDA_ILLEGAL_ADDRESS);
+    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_SECONDS(5)), TB_E_INCOMPLETE);
+    tb_bus_close(bus);
+    gpu_fake()->break_device(1, 0);
+    CHECK_CUDA(tb__cuda()->stream_destroy((tb__stream)doomed));
+    gpu_stream_end(healthy);
+    gpu_brake_end(&brake);
+}
+
 /* `cuda` without a number. */
 static void the_current_device_is_the_one_of_the_current_context(void)
 {
@@ -335,6 +377,7 @@ static const struct test tests[] = {
     TEST(copies_of_the_other_device_are_in_the_default_stream_s_order, 30),
     TEST(a_copy_between_two_devices_is_waited_for, 30),
     TEST(frames_of_a_healthy_device_go_on_beside_a_broken_one, 30),
+    TEST(acknowledgements_of_frames_under_way_are_waited_for, 30),
 };
 
 int main(int argc, char **argv)
