@@ -199,14 +199,16 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
     /* Frames that GPUs work on are numbered under a mutex: readers see them before the head does.
      */
     struct tb__order *order = atomic_load_explicit(&pool->order, memory_order_acquire);
-    tb__order_lock(order);
+    if (__builtin_expect(order != NULL, 0)) {
+        tb__order_lock(order);
+    }
     uint64_t g = tb__generation_reserve(pool);
     /* Pairs with the reader's acquire load: payload and record are visible with the generation. */
     tb__a64_store_release(&pool->segment.gens[loan->slot], g);
     if (__builtin_expect(order != NULL, 0)) {
         tb__order_issued(pool, g);
+        tb__order_unlock(order);
     }
-    tb__order_unlock(order);
     tb__head_advance(pool, g);
     tb__a64_add_relaxed(&pool->segment.counters->frames, 1);
     tb__a64_add_relaxed(&pool->segment.counters->bytes, bytes);
