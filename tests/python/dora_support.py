@@ -37,6 +37,7 @@ class Place:
         self.bus = folder / "bus"
         self.record = folder / "record"
         self.home = folder / "home"
+        self._shm = _zenoh_files()
         for path in (self.bus, self.record, self.home):
             path.mkdir(mode=0o700)
 
@@ -92,6 +93,9 @@ class Place:
             time.sleep(0.02)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+        for path in _zenoh_files() - self._shm:
+            if not _is_mapped(path):  # a daemon that is told to end leaves it to the machine
+                path.unlink(missing_ok=True)
         assert left == {}
         assert list(self.bus.rglob("*")) == []
 
@@ -106,6 +110,20 @@ class Place:
             except OSError:
                 pass  # it has just ended
         return found
+
+
+def _zenoh_files() -> set[pathlib.Path]:
+    return set(pathlib.Path("/dev/shm").glob("*.zenoh"))
+
+
+def _is_mapped(path: pathlib.Path) -> bool:
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if str(path) in maps.read_text():
+                return True
+        except OSError:
+            pass  # it has just ended
+    return False
 
 
 def free_port() -> int:

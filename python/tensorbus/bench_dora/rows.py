@@ -67,7 +67,7 @@ class Goal:
 #: The one table of goals; docs/benchmarks.md states it in words, and a test compares the two.
 GOALS = tuple(
     goal
-    for side in ("direct", "runner")
+    for side in ("inside", "direct", "runner")
     for goal in (
         Goal(f"turn/61.4MB/{side}", "over_stock", True, 2.0),
         Goal(f"turn/61.4MB/{side}", "over_copy", True, 0.9),
