@@ -63,3 +63,16 @@ def run(*sources: str, machine: str = "devices=1") -> str:
     """Run a script to its end: what it says."""
     out, _ = kit.run(PROLOGUE, *sources, env=environment(machine))
     return out
+
+
+SCENE = """
+gpu.begin()
+tb.open_bus("camera")
+A = np.arange(24, dtype="f4").reshape(4, 6)
+pool = tb.Pool.register(A, name="front", device="cuda:0")
+"""
+
+
+def run_scene(*sources: str, machine: str = "devices=1") -> list[str]:
+    """The words that a process prints which has the pool `front`, of A's shape, on a GPU."""
+    return run(SCENE, *sources, machine=machine).split()

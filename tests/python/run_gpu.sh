@@ -33,7 +33,7 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false PYTHONDONTWRITEBYTECODE=1
 
 cd "$root/tests/python"
 status=0
-"$python" -m pytest -v -p no:cacheprovider test_gpu.py test_gpu_frameworks.py \
+"$python" -m pytest -v -p no:cacheprovider test_gpu.py test_gpu_writes.py test_gpu_frameworks.py \
     test_gpu_dora.py "$@" || status=1
 if [ "$bench" = 1 ]; then
     timeout 90 "$python" "$root/bench/gpu_torch.py" || status=1
