@@ -191,6 +191,15 @@ typedef struct tb_pool_stats {
  *  Threads: any.   Waits: never.   Source: src/pool/stats.c */
 TB_API TB_MUST_USE tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out);
 
+/** Who reads a pool now: the name of the process of each attached reader, "" when it has none.
+ *  Readers that are counted in tb_pool_stats; one process may have several.
+ *  Units:   *count is how many there are, `room` how many names fit.
+ *  Owner:   names belongs to the caller; NULL with room 0 only counts. Written on success: the
+ * first `room` of them. Returns: TB_OK, TB_E_INVALID (NULL), TB_E_FORKED. Threads: any.   Waits:
+ * never.   Source: src/pool/stats.c */
+TB_API TB_MUST_USE tb_status tb_pool_get_readers(tb_pool *pool, char (*names)[65], uint32_t room,
+                                                 uint32_t *count);
+
 #ifdef __cplusplus
 }
 #endif

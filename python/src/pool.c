@@ -370,22 +370,6 @@ static PyObject *wait_acked_method(PyObject *self, PyObject *args, PyObject *kwa
 
 /* ---- what is known ---- */
 
-static PyObject *stats_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    struct py_pool *pool = pool_of(self);
-    if (pool->pool != NULL) {
-        tb_pool_stats stats = {.size = sizeof stats};
-        if (py_bus_check(pool->bus) != 0) {
-            return NULL;
-        }
-        tb_status status = tb_pool_get_stats(pool->pool, &stats);
-        return status == TB_OK ? py_pool_stats_new(pool->bus->state, &stats)
-                               : py_raise(pool->bus->state, status);
-    }
-    return py_pool_stats_new(pool->bus->state, &pool->stats);
-}
-
 static PyObject *get_last(PyObject *self, void *unused)
 {
     (void)unused;
@@ -492,9 +476,14 @@ static PyMethodDef methods[] = {
      "free($self, /)\n--\n\n"
      "End the pool for everybody. Frames that readers hold stay valid; new reads raise\n"
      "FreedError. Returns True; when it was freed before, logs a warning and returns False."},
-    {"stats", stats_method, METH_NOARGS,
+    {"stats", py_pool_stats, METH_NOARGS,
      "stats($self, /)\n--\n\nCounters since registration: a PoolStats. After free() the last "
      "ones."},
+    {"readers", py_pool_readers, METH_NOARGS,
+     "readers($self, /)\n--\n\n"
+     "Who reads the pool now: a list of the names of processes, one for each attached reader; \"\" "
+     "is\n"
+     "one without a name. Empty once the pool was freed. Thread-safe."},
     {"__enter__", enter_method, METH_NOARGS, NULL},
     {"__exit__", exit_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

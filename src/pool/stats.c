@@ -30,6 +30,13 @@ tb_pool_stats tb__stats_read(const struct tb__segment *segment)
     };
 }
 
+/* A dead reader is attached until its memory is gone; it counts for nothing from its death on. */
+static int is_alive(const struct tb__page_ref *ref)
+{
+    return !tb__life_died(tb__a32_load_acquire(&ref->shm->reader_life)) &&
+           !tb__a32_load_acquire(&ref->who->gone);
+}
+
 tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
 {
     if (pool == NULL) {
@@ -38,18 +45,42 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
     TB__TRY(tb__bus_check(pool->bus));
     tb_pool_stats stats = tb__stats_read(&pool->segment);
     stats.freed = (uint32_t)atomic_load(&pool->freed);
-    /* A dead reader is attached until its memory is gone; it counts for nothing from its death on.
-     * The owner that opens its own handles is no reader of the pool, but holds what it holds. */
+    /* The owner that opens its own handles is no reader of the pool, but holds what it holds. */
     stats.readers = 0;
     const struct tb__page_set *set = tb__pages_enter(pool);
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         const struct tb__page_ref *ref = &set->refs[i];
-        if (!tb__life_died(tb__a32_load_acquire(&ref->shm->reader_life)) &&
-            !tb__a32_load_acquire(&ref->who->gone)) {
+        if (is_alive(ref)) {
             stats.readers += !ref->who->own;
             stats.held += tb__page_held(ref);
         }
     }
     tb__pages_leave(pool);
     return TB__INFO(tb_pool_stats, out, &stats);
+}
+
+tb_status tb_pool_get_readers(tb_pool *pool, char (*names)[65], uint32_t room, uint32_t *count)
+{
+    _Static_assert(sizeof names[0] == TB__NAME_SIZE, "a name");
+    if (pool == NULL || count == NULL || (names == NULL && room > 0)) {
+        return TB__FAIL(TB_E_INVALID, "%s is NULL",
+                        pool == NULL    ? "pool"
+                        : count == NULL ? "count"
+                                        : "names");
+    }
+    TB__TRY(tb__bus_check(pool->bus));
+    uint32_t found = 0;
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        const struct tb__page_ref *ref = &set->refs[i];
+        if (is_alive(ref) && !ref->who->own) {
+            if (found < room) {
+                tb__name_copy(names[found], tb__lifeline_peer_name(ref->who->line));
+            }
+            found++;
+        }
+    }
+    tb__pages_leave(pool);
+    *count = found;
+    return TB_OK;
 }

@@ -1,5 +1,7 @@
 /* What is counted as overwritten: frames that a reader in order had not come to, and nothing else.
  * Who is counted as a reader. */
+#include <string.h>
+
 #include "pool/observe.h"
 #include "proc/pool_support.h"
 
@@ -44,6 +46,24 @@ static void open_by_handle(void *argument)
     tb_bus_close(bus);
 }
 
+/* Whether the processes that read a pool are those two, in any order. */
+static int are_readers(tb_pool *pool, const char *one, const char *other)
+{
+    char names[2][65] = {"", ""};
+    uint32_t count;
+    CHECK_OK(tb_pool_get_readers(pool, names, 2, &count));
+    int straight = strcmp(names[0], one) == 0 && strcmp(names[1], other) == 0;
+    int crossed = strcmp(names[0], other) == 0 && strcmp(names[1], one) == 0;
+    return count == 2 && (straight || crossed);
+}
+
+static uint32_t reader_count(tb_pool *pool)
+{
+    uint32_t count;
+    CHECK_OK(tb_pool_get_readers(pool, NULL, 0, &count));
+    return count;
+}
+
 /* The owner that opens its own handles (a sender to a `backpressure` input does) is no reader, but
  * what it holds is held. */
 static void the_owners_own_handles_are_no_reader(void)
@@ -59,6 +79,7 @@ static void the_owners_own_handles_are_no_reader(void)
     CHECK_EQ(stats_of(pool).readers, 0);
     CHECK_EQ(stats_of(pool).held, 1);
     CHECK_EQ(observed_readers(bus), 0);
+    CHECK_EQ(reader_count(pool), 0);
     tb_reader *reader = open_reader(bus, "owner/frames");
     CHECK_EQ(stats_of(pool).readers, 1);
     CHECK_EQ(observed_readers(bus), 1);
@@ -67,10 +88,18 @@ static void the_owners_own_handles_are_no_reader(void)
     CHECK_EQ(stats_of(pool).readers, 2);
     CHECK_EQ(stats_of(pool).held, 2);
     CHECK_EQ(observed_readers(bus), 2);
+    CHECK(are_readers(pool, "owner", "user"));
+    CHECK_EQ(reader_count(pool), 2);
+    char one[1][65];
+    uint32_t count;
+    CHECK_OK(tb_pool_get_readers(pool, one, 1, &count)); /* no more than there is room for */
+    CHECK_EQ(count, 2);
+    CHECK(strcmp(one[0], "owner") == 0 || strcmp(one[0], "user") == 0);
     child_go(&user);
     child_join(&user);
     tb_reader_close(reader);
     CHECK_WITHIN_MS(stats_of(pool).readers == 0, 2000);
+    CHECK_EQ(reader_count(pool), 0);
     CHECK_EQ(observed_readers(bus), 0);
     tb_frame_release(frame);
     tb_bus_close(bus);

@@ -438,3 +438,25 @@ def test_seventy_thousand_pools_would_not_leak(bus: tb.Bus) -> None:
         turn(number % 10 == 0)
     kit.await_true(lambda: (kit.descriptors().keys(), kit.threads()) == before[:2], "as before")
     assert kit.resident_kib() - before[2] < 512
+
+
+def test_who_reads_is_told_by_name(bus: tb.Bus) -> None:
+    pool = tb.Pool.register(tb.Spec(4, "u1"), name="front")
+    assert pool.readers() == []
+    with kit.Script("""
+        tb.open_bus("viewer")
+        first, second = tb.Reader("camera/front"), tb.Reader("camera/front")
+        say("reads"); hear()
+        first.close()
+        say("reads"); hear()
+        """) as viewer, tb.Reader("camera/front"):
+        viewer.hear()
+        assert sorted(pool.readers()) == ["camera", "viewer", "viewer"]
+        viewer.tell()
+        viewer.hear()
+        kit.await_true(lambda: sorted(pool.readers()) == ["camera", "viewer"], "two readers")
+        viewer.tell()
+        viewer.end()
+        kit.await_true(lambda: pool.readers() == ["camera"], "one reader")
+    pool.free()
+    assert pool.readers() == []
