@@ -38,6 +38,7 @@ from typing import Any, Iterator
 
 import tensorbus
 from tensorbus import _descriptor, _quiet
+from tensorbus._consumers import Consumers
 
 __all__ = ["Bus", "Pool", "UnreachableError", "attach"]
 
@@ -198,7 +199,7 @@ class Bus:
         self._by_uid: dict[bytes, Pool] = {}
         self._automatic: dict[tuple[str, str], tuple[Pool, int]] = {}  # by output and dtype
         self._sent_on: dict[str, set[str]] = {}  # pool id to outputs
-        self._consumers = _consumers(node, name)
+        self._consumers = Consumers(node, name, os.path.join(self._directory, self.flow))
         self._unreported: dict[str, int] = {}
         self._linger = linger
         self._stopped = False
@@ -282,6 +283,7 @@ class Bus:
 
     def turn(self) -> None:
         """Free what other nodes have dropped. Taking an event, a loan or a write does it."""
+        self._consumers.look()
         for key in self.node.drain_dropped_extension_keys(self.namespace):
             if key in self._pools:
                 self._end(key)
@@ -457,16 +459,22 @@ class Bus:
     def close(self) -> None:
         """Leave the dataflow's bus; idempotent, and called at the process's end.
 
-        Waits up to `linger` seconds until every consumer of a handle has opened its pool, so that
-        handles in their queues stay readable; frames that consumers hold stay valid in any case.
+        Waits up to `linger` seconds until every consumer of a handle has opened its pool, or is
+        gone, so that handles in their queues stay readable; frames that consumers hold stay valid in
+        any case. Ctrl-C ends the wait: KeyboardInterrupt is raised, and the bus is closed.
         """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         atexit.unregister(self.close)
-        deadline = time.monotonic() + (0 if self._stopped else self._linger)
-        while time.monotonic() < deadline and not all(map(self._is_open, self._pools.values())):
-            time.sleep(0.002)
+        try:
+            deadline = time.monotonic() + (0 if self._stopped else self._linger)
+            while time.monotonic() < deadline and any(map(self._is_awaited, self._pools.values())):
+                time.sleep(0.002)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         for pool_id in self._pools:
             try:
                 self.node.extension_drop(self.namespace, pool_id)
@@ -475,10 +483,10 @@ class Bus:
         self._bus.close()
         _remove_if_empty(os.path.join(self._directory, self.flow))
 
-    def _is_open(self, pool: Pool) -> bool:
-        outputs = self._sent_on.get(pool.id, set())
-        wanted = set().union(*(self._consumers.get(output, set()) for output in outputs))
-        return bool(pool.stats().readers >= len(wanted))
+    def _is_awaited(self, pool: Pool) -> bool:
+        """Whether somebody who was sent its handles may come to it yet."""
+        wanting = self._consumers.wanting(self._sent_on.get(pool.id, ()))
+        return not wanting.issubset(pool.readers() if wanting else ())
 
     def __enter__(self) -> Bus:
         return self
@@ -493,18 +501,6 @@ class Bus:
 
     def __repr__(self) -> str:
         return f"<tensorbus.dora.Bus {self.name} of dataflow {self.flow}>"
-
-
-def _consumers(node: Any, name: str) -> dict[str, set[str]]:
-    """Which other nodes take each output of this one."""
-    out: dict[str, set[str]] = {}
-    for entry in node.dataflow_descriptor().get("nodes", ()):
-        for source in (entry.get("inputs") or {}).values():
-            text = source.get("source", "") if isinstance(source, dict) else source
-            sender, _, output = str(text).partition("/")
-            if sender == name and entry["id"] != name:
-                out.setdefault(output, set()).add(entry["id"])
-    return out
 
 
 def _remove_if_empty(directory: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+
+import kit
 import tensorbus
 import tensorbus.dora
 from tensorbus.dora import UnreachableError
@@ -247,3 +251,120 @@ def test_closing_waits_for_consumers_unless_all_stop(reason, waits):
     begun = time.monotonic()
     bus.close()  # the viewer never comes
     assert (time.monotonic() - begun >= 0.3) == waits
+
+
+VIEWER = [{"id": "viewer", "inputs": {"image": "camera/image"}}]
+
+#: A viewer of the dataflow in a process of its own, without dora.
+COMES = """
+bus = tb.open_bus("viewer", flow="01a22c69-2776-7168-86e0-e4a7ea56fb5c")
+say("here")
+"""
+OPENS = """
+frame = tb.open_frame(bytes.fromhex(hear()), bus=bus)
+say(int(frame.numpy()[0]))
+hear()
+say(int(frame.numpy()[0]))
+"""
+
+
+def camera_for_viewer(linger: float, **entry: str) -> tuple[tensorbus.dora.Bus, str]:
+    """A camera that has sent one frame to its viewer, and the frame's handle."""
+    node = FakeNode(nodes=[VIEWER[0] | entry])
+    bus = tensorbus.dora.attach(node, name="camera", linger=linger)
+    pool = bus.register(np.empty(4))
+    send_frame(bus, pool, 7)
+    return bus, bytes(pool.last).hex()
+
+
+def sweep() -> None:
+    """What a killed viewer has left is swept by the next start in its dataflow."""
+    tensorbus.open_bus("sweeper", flow=FakeNode().dataflow_id()).close()
+
+
+def closing_s(bus: tensorbus.dora.Bus) -> float:
+    begun = time.monotonic()
+    bus.close()
+    return time.monotonic() - begun
+
+
+def test_closing_waits_for_a_consumer_that_is_here_and_has_yet_to_open():
+    with kit.Script(COMES, OPENS) as viewer:
+        assert viewer.hear() == "here"
+        bus, handle = camera_for_viewer(20)
+        timer = kit.later(0.3, lambda: viewer.tell(handle))
+        assert 0.25 < closing_s(bus) < 5
+        timer.join()
+        assert viewer.hear() == "7"
+        viewer.tell()
+        assert viewer.hear() == "7"  # what it holds outlives the camera
+        viewer.end()
+
+
+def test_closing_waits_for_a_consumer_that_is_just_coming():
+    bus, handle = camera_for_viewer(20)
+    viewers = []
+
+    def come() -> None:
+        viewers.append(kit.Script(COMES, OPENS))
+        viewers[0].tell(handle)
+
+    timer = kit.later(0.2, come)
+    assert 0.2 < closing_s(bus) < 10
+    timer.join()
+    with viewers[0] as viewer:
+        assert [viewer.hear(), viewer.hear()] == ["here", "7"]
+        viewer.tell()
+        viewer.end()
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["opened", "never opened"])
+@pytest.mark.parametrize("end", ["end", "kill"])
+def test_closing_does_not_wait_for_consumers_that_are_gone(end, opened):
+    with kit.Script(COMES, OPENS if opened else "hear()") as viewer:
+        assert viewer.hear() == "here"
+        bus, handle = camera_for_viewer(20)
+        if opened:
+            viewer.tell(handle)
+            assert viewer.hear() == "7"
+        if end == "end":
+            viewer.tell()
+            viewer.end()
+        else:
+            viewer.kill()
+        assert closing_s(bus) < 1
+    sweep()
+
+
+def test_closing_waits_while_only_others_read_its_pool():
+    with kit.Script(COMES, "hear()") as viewer, kit.Script(COMES.replace('"viewer"', '"tool"'),
+                                                           OPENS) as tool:  # fmt: skip
+        assert viewer.hear() == "here" and tool.hear() == "here"
+        bus, handle = camera_for_viewer(0.5)
+        tool.tell(handle)
+        assert tool.hear() == "7"
+        assert closing_s(bus) >= 0.5  # the viewer has not opened it
+        tool.tell()
+        tool.end()
+        viewer.tell()
+        viewer.end()
+
+
+def test_closing_waits_for_a_consumer_that_dora_starts_anew():
+    with kit.Script(COMES, "hear()") as viewer:
+        assert viewer.hear() == "here"
+        bus, _ = camera_for_viewer(0.5, restart_policy="on-failure")
+        viewer.kill()
+        assert closing_s(bus) >= 0.5
+    sweep()
+
+
+def test_ctrl_c_ends_the_wait_and_the_bus_is_closed(directory):
+    bus, _ = camera_for_viewer(20)
+    timer = kit.later(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        bus.close()
+    timer.join()
+    assert time.monotonic() - begun < 2
+    assert bus._bus.closed and bus.node.table == {} and list(directory.iterdir()) == []
