@@ -38,7 +38,8 @@ TB_API TB_MUST_USE tb_status tb_node_open(tb_node **out);
  *  Owner:   takes the node.
  *  Threads: one, after all other calls have returned.
  *  Waits:   until receivers have taken the queued messages whose frames this node keeps, at most
- *           10 s, or until STOP. Small messages need no wait: their memory outlives the node.
+ *           10 s, or until STOP, or until the wait is interrupted (see embed.h): the node is closed
+ *           then all the same. Small messages need no wait: their memory outlives the node.
  *  Source:  src/node/node.c */
 TB_API void tb_node_close(tb_node *node);
 

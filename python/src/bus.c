@@ -181,19 +181,17 @@ static void nap(void)
 
 static void close_now(struct py_bus *bus, tb_bus *closed)
 {
-    PyThreadState *thread = PyEval_SaveThread();
     if (bus->close != NULL) {
         bus->close(bus->context);
     } else {
         tb_bus_close(closed);
     }
-    PyEval_RestoreThread(thread);
 }
 
-void py_bus_close(struct py_bus *bus)
+int py_bus_close(struct py_bus *bus)
 {
     if (bus->bus == NULL || py_bus_is_closing(bus)) {
-        return;
+        return 0;
     }
     struct py_state *state = bus->state;
     __atomic_store_n(&bus->closing, 1, __ATOMIC_RELAXED);
@@ -206,14 +204,19 @@ void py_bus_close(struct py_bus *bus)
         Py_CLEAR(state->slots[PY_DEFAULT_BUS]);
     }
     if (bus->calls > 0) {
-        return; /* a call that does not end: what it uses is left to the process's end */
+        return 0; /* a call that does not end: what it uses is left to the process's end */
     }
     if (bus->views > 0) {
         tb_status ignored = tb_bus_keep_mapped(closed);
         (void)ignored; /* a child of a fork, whose memory is its own */
     }
+    /* A node waits for its receivers: a signal ends that wait, and the node is closed. */
+    struct py_wait wait;
+    py_wait_begin(&wait, NULL);
     close_now(bus, closed);
+    int result = py_wait_end(&wait);
     py_log_drain();
+    return result;
 }
 
 static void destroy(PyObject *self)
@@ -225,7 +228,9 @@ static void destroy(PyObject *self)
     }
     *at = bus->next;
     if (bus->bus != NULL) {
+        PyThreadState *thread = PyEval_SaveThread();
         close_now(bus, bus->bus); /* whatever is under way or looked at holds a reference */
+        PyEval_RestoreThread(thread);
     }
     py_object_free(self);
 }
@@ -235,7 +240,9 @@ static void destroy(PyObject *self)
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    py_bus_close((struct py_bus *)self);
+    if (py_bus_close((struct py_bus *)self) != 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -389,21 +396,31 @@ static PyObject *open_function(PyObject *module, PyObject *args, PyObject *kwarg
     return (PyObject *)bus;
 }
 
-/* At exit: goodbye to all, whatever still exists. */
+/* At exit: goodbye to all, whatever still exists. An exception of a signal handler waits until all
+ * are closed. */
 static PyObject *close_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
     struct py_state *state = py_state_of_module(module);
+    PyObject *type = NULL, *value = NULL, *trace = NULL;
     for (int more = 1; more;) {
         more = 0;
         for (struct py_bus *bus = state->buses; bus != NULL && !more; bus = bus->next) {
             if (bus->bus != NULL && !py_bus_is_closing(bus)) {
                 Py_INCREF((PyObject *)bus);
-                py_bus_close(bus); /* lets other threads run: the list is begun anew */
+                /* Lets other threads run: the list is begun anew. */
+                if (py_bus_close(bus) != 0 && type == NULL) {
+                    PyErr_Fetch(&type, &value, &trace);
+                }
+                PyErr_Clear();
                 Py_DECREF((PyObject *)bus);
                 more = 1;
             }
         }
+    }
+    if (type != NULL) {
+        PyErr_Restore(type, value, trace);
+        return NULL;
     }
     Py_RETURN_NONE;
 }

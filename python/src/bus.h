@@ -39,8 +39,9 @@ void py_bus_set_default(struct py_state *state, struct py_bus *bus);
 int py_bus_check(struct py_bus *bus);
 
 /* Close: waits for the calls that are under way, which end at once. Memory that is still looked at
- * stays mapped until the process ends. */
-void py_bus_close(struct py_bus *bus);
+ * stays mapped until the process ends. Returns -1 with an exception set when a signal's handler
+ * raised meanwhile; the bus is closed all the same. */
+int py_bus_close(struct py_bus *bus);
 
 /* A call without the GIL begins and ends; exported memory comes and goes. With the GIL. */
 void py_bus_enter(struct py_bus *bus);

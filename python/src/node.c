@@ -106,14 +106,28 @@ static void end_helper(struct py_node *node)
     Py_XDECREF(helper);
 }
 
-static void close_now(struct py_node *node)
+/* Returns -1 with the exception of a signal's handler set; the node is closed all the same. */
+static int close_now(struct py_node *node)
 {
     end_helper(node);
     py_event_turn_end(&node->turn);
-    if (py_node_is_open(node)) {
-        tb_event_release(node->pending);
-        node->pending = NULL;
-        py_bus_close(node->bus);
+    if (!py_node_is_open(node)) {
+        return 0;
+    }
+    tb_event_release(node->pending);
+    node->pending = NULL;
+    return py_bus_close(node->bus);
+}
+
+/* Nobody can catch what is raised where the last reference goes: Ctrl-C is passed on to the main
+ * thread's next instruction. */
+static void pass_on(void)
+{
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt();
+    } else {
+        PyErr_WriteUnraisable(NULL);
     }
 }
 
@@ -124,7 +138,9 @@ static void destroy(PyObject *self)
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
         Py_SET_REFCNT(self, 1); /* closing lets other threads run */
-        close_now(node);
+        if (close_now(node) != 0) {
+            pass_on();
+        }
         Py_SET_REFCNT(self, 0);
         PyErr_Restore(type, value, trace);
         Py_CLEAR(node->bus);
@@ -135,7 +151,9 @@ static void destroy(PyObject *self)
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    close_now((struct py_node *)self);
+    if (close_now((struct py_node *)self) != 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -313,7 +331,8 @@ static PyMethodDef methods[] = {
      "Close: receivers get what was sent, then INPUT_CLOSED. Pools and readers of the node's bus\n"
      "are closed, too. Arrays that look at events stay readable until the process ends. Closing\n"
      "twice does nothing. Waits until receivers have taken the queued messages whose frames this\n"
-     "node keeps, at most 10 s, or until STOP."},
+     "node keeps, at most 10 s, or until STOP. Ctrl-C ends the wait: KeyboardInterrupt is raised,\n"
+     "the node is closed, and what they have not taken is lost."},
     {"_fetch", py_node_fetch, METH_NOARGS, "Wait for an event without delivering it."},
     {"_set_cancel", py_node_set_cancel, METH_O, "Whether _fetch() shall come back."},
     {"_try_next", py_node_try_next, METH_NOARGS, "An event if there is one."},

@@ -238,8 +238,9 @@ void tb__node_finish_outputs(tb_node *node)
             break;
         }
         if (tb__left_ns(deadline_ns) == 0) {
-            tb_log_warn("node `%s` ends although subscribers did not take all frames within 10 s",
-                        node->config.node);
+            tb_log_warn("node `%s` ends although subscribers did not take all frames %s",
+                        node->config.node,
+                        tb__interrupted() ? "yet: the wait was interrupted" : "within 10 s");
             break;
         }
         tb__bus_sleep(node->bus, seen, NULL, 0, deadline_ns);

@@ -470,6 +470,64 @@ except KeyboardInterrupt:
         source.end()
 
 
+@pytest.mark.parametrize("ending", [
+    "node.close()",
+    "with node: pass",
+    "del node\n    for _ in range(1000): time.sleep(0.01)",
+], ids=["close", "block", "drop"])  # fmt: skip
+def test_ctrl_c_ends_the_wait_of_closing(ending):
+    """A receiver that takes nothing keeps a node that closes; Ctrl-C ends that, and it is closed."""
+    with Node(
+        f"""
+node = tb.Node()
+bus = node.bus
+node.send_output("out", np.arange({LARGE}))
+say("closing")
+try:
+    {ending}
+except KeyboardInterrupt:
+    say("interrupted", bus.closed)
+""",
+        "source",
+        outputs="out=sink/in",
+    ) as source:
+        await_socket("source")
+        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
+            assert source.hear() == "closing"
+            time.sleep(0.2)
+            begun = time.monotonic()
+            source.interrupt()
+            assert source.hear() == "interrupted True"
+            assert time.monotonic() - begun < 1
+            while sink.next(10).type != "INPUT_CLOSED":
+                pass
+        _, err = source.end()
+        assert "did not take all frames yet: the wait was interrupted" in err
+
+
+def test_ctrl_c_ends_the_wait_at_the_interpreter_s_end():
+    with Node(
+        f"""
+import atexit
+node = tb.Node()
+node.send_output("out", np.arange({LARGE}))
+atexit.register(say, "ending")
+""",
+        "source",
+        outputs="out=sink/in",
+    ) as source:
+        await_socket("source")
+        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
+            assert source.hear() == "ending"
+            time.sleep(0.2)
+            begun = time.monotonic()
+            source.interrupt()
+            source.process.wait(kit.LIMIT_S)
+            assert time.monotonic() - begun < 1
+            while sink.next(10).type != "INPUT_CLOSED":
+                pass
+
+
 # ---- fork and the interpreter's end
 
 
