@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define RANGES 1024
@@ -104,11 +105,39 @@ static void pass_on(int number, siginfo_t *info, void *context)
     }
 }
 
+/* The address at which this thread has last faulted, as the kernel keeps it beside every signal of
+ * the thread; 0: unknown. */
+static uintptr_t last_fault(const ucontext_t *context)
+{
+#if defined __x86_64__
+    enum { PAGE_FAULT = 14 };
+    return context->uc_mcontext.gregs[REG_TRAPNO] == PAGE_FAULT
+               ? (uintptr_t)context->uc_mcontext.gregs[REG_CR2]
+               : 0;
+#elif defined __aarch64__
+    return (uintptr_t)context->uc_mcontext.fault_address;
+#else
+    (void)context;
+    return 0;
+#endif
+}
+
+/* Where the fault was that has led here; 0: nowhere. A handler that was installed after ours has
+ * come first, and has raised the signal again when it was done (faulthandler does): that signal
+ * tells no address. */
+static uintptr_t address_of(const siginfo_t *info, const ucontext_t *context)
+{
+    if (info->si_code == SEGV_ACCERR) {
+        return (uintptr_t)info->si_addr;
+    }
+    return info->si_code <= 0 && info->si_pid == getpid() ? last_fault(context) : 0;
+}
+
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     int kept = errno;
-    const struct range *range =
-        info->si_code == SEGV_ACCERR && !spoken ? find((uintptr_t)info->si_addr) : NULL;
+    uintptr_t address = spoken ? 0 : address_of(info, context);
+    const struct range *range = address != 0 ? find(address) : NULL;
     if (range != NULL) {
         spoken = 1;
         explain(range);

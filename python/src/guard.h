@@ -23,7 +23,8 @@ int py_guard_add(enum py_guard_kind kind, const void *data, size_t bytes, const 
 void py_guard_remove(int number);
 
 /* Others install handlers too, faulthandler.enable() say, in front of ours: called for each view,
- * this looks now and then and comes first again. */
+ * this looks now and then and comes first again. Until then the line comes after what theirs says,
+ * if theirs passes on to ours. */
 void py_guard_look(void);
 
 #endif

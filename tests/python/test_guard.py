@@ -136,6 +136,26 @@ def test_faulthandler_after_us_has_its_turn(directory: object) -> None:
     assert sent[0] == "Fatal Python error: Segmentation fault"
 
 
+@pytest.mark.parametrize("poke", [
+    "poke(view.ctypes.data)",
+    "t = threading.Thread(target=lambda: poke(view.ctypes.data)); t.start(); t.join()",
+])  # fmt: skip
+def test_faulthandler_after_the_last_view_leaves_the_line(poke: str, directory: object) -> None:
+    """No look at a view comes between the two: theirs speaks first, and passes on."""
+    lines = crash("view = frame.numpy()\nfaulthandler.enable()", poke)
+    assert lines[0] == "Fatal Python error: Segmentation fault" and lines[-1] == FRAME
+    assert lines.count(FRAME) == 1 and any("in poke" in line for line in lines)
+    assert sum("Fatal Python error" in line for line in lines) == 1
+
+
+def test_faulthandler_after_the_last_view_and_other_faults(directory: object) -> None:
+    for poke in ("poke(16)", "signal.raise_signal(signal.SIGSEGV)",
+                 "os.kill(os.getpid(), signal.SIGSEGV); time.sleep(9)"):  # fmt: skip
+        lines = crash("view = frame.numpy()\nfaulthandler.enable()", poke)
+        assert lines[0] == "Fatal Python error: Segmentation fault"
+        assert not [line for line in lines if "tensorbus: " in line]
+
+
 def test_a_handler_of_the_programs_own_is_passed_on_to(directory: object) -> None:
     lines = crash("""
         libc = ctypes.CDLL(None)
