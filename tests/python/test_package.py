@@ -5,6 +5,7 @@ import inspect
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -72,6 +73,32 @@ def test_reading_needs_no_import_but_numpys(directory: object) -> None:
         say(*sorted(set(sys.modules) - before))
         """)
     assert out.split() == []
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.parametrize(("option", "text"), [
+    ("PKG_CONFIG_EXECUTABLE=/nonexistent", "pkg-config was not found"),
+    ("CMAKE_C_FLAGS=", "the headers of libyaml (yaml-0.1 of pkg-config) were not found"),
+])  # fmt: skip
+def test_a_wheel_without_the_command_has_one_that_says_so(
+    option: str, text: str, tmp_path: pathlib.Path
+) -> None:
+    scripts = tmp_path / "scripts"
+    done = subprocess.run(
+        ["cmake", "-S", str(ROOT), "-B", str(tmp_path / "build"), "-DSKBUILD=2",
+         f"-DSKBUILD_SCRIPTS_DIR={scripts}", "-DTB_BUILD_PYTHON=ON", "-DTB_BUILD_CLI=AUTO",
+         "-DTB_BUILD_TESTS=OFF", "-DTB_BUILD_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}",
+         f"-D{option}"],
+        capture_output=True, text=True,
+        env=os.environ | {"PKG_CONFIG_LIBDIR": str(tmp_path)})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "The tensorbus command is not built" in done.stderr
+    command = tmp_path / "build" / "python" / "command" / "tensorbus"
+    installed = (tmp_path / "build" / "python" / "cmake_install.cmake").read_text()
+    assert re.search(rf'"{scripts}" TYPE PROGRAM FILES "{command}"', installed)
+    said = subprocess.run(["sh", str(command), "run", "flow.yml"], capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert text in said.stderr and "apt install pkg-config libyaml-dev" in said.stderr
 
 
 @needs_mypy
