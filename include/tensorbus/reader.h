@@ -93,7 +93,7 @@ TB_API TB_MUST_USE tb_status tb_reader_newest(tb_reader *reader, int64_t timeout
  *           TB_E_INVALID (NULL, no handle), TB_E_CORRUPT (a varying frame's record), TB_E_FORKED.
  *  Threads: any.   Waits: never; up to 0.5 s for an owner that stands still in the middle of taking
  *           the frame's slot.
- *  Source:  src/pool/acquire.c */
+ *  Source:  src/pool/acquire_handle.c */
 TB_API TB_MUST_USE tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle,
                                              tb_frame **out);
 
@@ -115,7 +115,7 @@ TB_API TB_MUST_USE tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle,
  *  Owner:   buffer belongs to the caller. *bytes and *sequence are set on success.
  *  Returns: TB_OK, TB_AGAIN (overwritten while copying, nothing published), TB_E_LIMIT (capacity),
  *           TB_E_CORRUPT, TB_E_INVALID (NULL), TB_E_FORKED.
- *  Threads: any.   Waits: never.   Source: src/pool/acquire.c */
+ *  Threads: any.   Waits: never.   Source: src/pool/acquire_handle.c */
 TB_API TB_MUST_USE tb_status tb_reader_copy_newest(tb_reader *reader, void *buffer, size_t capacity,
                                                    size_t *bytes, uint64_t *sequence);
 

@@ -286,7 +286,7 @@ void tb__segment_unmap(struct tb__segment *segment);
 uint32_t tb__page_held(const struct tb__page_ref *ref);
 tb_pool_stats tb__stats_read(const struct tb__segment *segment);
 
-/* reader.c, acquire.c */
+/* reader.c, acquire.c, acquire_handle.c */
 tb_status tb__reader_check(const tb_reader *reader); /* every public call on one begins with it */
 int tb__reader_owner_gone(tb_reader *reader);
 /* Why there will be nothing new, or TB_OK while there may; and its text, once it is the result. */
@@ -311,6 +311,7 @@ static inline tb_lane tb__reader_lane(const tb_reader *reader)
     return TB_LANE_DIRECT;
 }
 tb_frame *tb__frame_reserve(tb_reader *reader);
+tb_status tb__reader_fail_busy(const tb_reader *reader); /* none is left to reserve */
 void tb__frame_unreserve(tb_frame *frame);
 
 /* poke.c: close a wake-up descriptor, unless it is -1; nobody else uses it any more. */
