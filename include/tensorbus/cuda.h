@@ -11,6 +11,9 @@
  * incomplete: its gate opens all the same, so that no stream hangs, and tb_frame_release_on() and
  * tb_frame_poll() say TB_E_INCOMPLETE.
  *
+ * Where a device's streams cannot wait for words in memory the CPU does it in their place: then
+ * tb_frame_wait_on() returns when the frame is complete, or given up. Everything else is the same.
+ *
  * Nothing here needs CUDA's headers: a stream is a CUstream, which is also a cudaStream_t. libcuda
  * is opened at run time; without it these calls are TB_E_UNSUPPORTED. NULL is the legacy default
  * stream of the pool's device; with a pool in host memory, of the device whose context is current,
@@ -57,7 +60,8 @@ TB_API TB_MUST_USE tb_status tb_pool_write_on(tb_pool *pool, const tb_tensor *te
  *  Owner:   the frame stays the caller's.
  *  Returns: TB_OK, TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver), TB_E_INVALID (NULL),
  *           TB_E_FORKED.
- *  Threads: one frame belongs to one thread at a time.   Waits: never.   Source: src/pool/gate.c */
+ *  Threads: one frame belongs to one thread at a time.   Waits: never; for the GPU where the
+ *           device's streams cannot.   Source: src/pool/gate.c */
 TB_API TB_MUST_USE tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream);
 
 /** Give a frame back when what was enqueued on the stream before this call is done.

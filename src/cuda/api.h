@@ -312,6 +312,8 @@ typedef void tb__host_fn(void *argument); /* CUhostFn */
 
 #define TB__CUDA_OPTIONAL(X)                                                                       \
     X(device_get_uuid2, "cuDeviceGetUuid_v2", (struct tb__cuda_uuid *out, int device))             \
+    X(primary_get_state, "cuDevicePrimaryCtxGetState",                                             \
+      (int device, unsigned *flags, int *active))                                                  \
     X(mem_create, "cuMemCreate",                                                                   \
       (unsigned long long *out, size_t bytes, const struct tb__mem_prop *prop,                     \
        unsigned long long flags))                                                                  \

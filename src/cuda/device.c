@@ -3,6 +3,7 @@
 #include "cuda/device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,9 @@ enum { PEER_NOT_ASKED = 0, PEER_YES = 1, PEER_NO = 2 };
 
 struct entry {
     struct tb__gpu gpu;
-    tb__context primary;     /* NULL until the first use */
-    unsigned char *can_peer; /* [count]: PEER_ values */
+    _Atomic(tb__context) primary; /* retained; NULL until the first use */
+    _Atomic int looked_for;       /* whether somebody else's use of it was asked for */
+    unsigned char *can_peer;      /* [count]: PEER_ values */
 };
 
 static struct {
@@ -72,6 +74,7 @@ static tb_status find_abilities(struct tb__gpu *gpu)
         {TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &gpu->memory_pools},
         {TB__ATTRIBUTE_MAX_PITCH, &pitch},
     };
+    const char *order = getenv("TENSORBUS_GPU_ORDER");
     TB__TRY(ask(gpu, questions, sizeof questions / sizeof questions[0]));
     gpu->max_pitch = (uint64_t)pitch;
     /* An ability is of no use where this driver lacks a call for it. */
@@ -82,7 +85,8 @@ static tb_status find_abilities(struct tb__gpu *gpu)
     gpu->posix_fd =
         gpu->posix_fd && gpu->vmm && cuda->mem_export != NULL && cuda->mem_import != NULL;
     gpu->stream_mem_ops_64 = gpu->stream_mem_ops_64 && cuda->stream_write64 != NULL &&
-                             cuda->stream_wait64 != NULL && cuda->stream_batch != NULL;
+                             cuda->stream_wait64 != NULL && cuda->stream_batch != NULL &&
+                             (order == NULL || strcmp(order, "cpu") != 0);
     gpu->memory_pools =
         gpu->memory_pools && cuda->mem_alloc_async != NULL && cuda->mem_free_async != NULL;
     return TB_OK;
@@ -320,18 +324,62 @@ static tb_status primary_context(const struct tb__gpu *gpu, int again, tb__conte
     struct entry *entry = entry_of(gpu);
     int result = TB__CUDA_SUCCESS;
     pthread_mutex_lock(&table.lock);
-    if (entry->primary == NULL || again) {
+    if (atomic_load(&entry->primary) == NULL || again) {
         tb__context context = NULL;
         result = tb__cuda()->primary_retain(&context, gpu->device);
         if (result == TB__CUDA_SUCCESS) {
-            entry->primary = context;
+            atomic_store(&entry->primary, context);
         }
     }
-    *out = entry->primary;
+    *out = atomic_load(&entry->primary);
     pthread_mutex_unlock(&table.lock);
     return result == TB__CUDA_SUCCESS
                ? TB_OK
                : tb__cuda_fail(result, "cuDevicePrimaryCtxRetain", "cuda:%d", gpu->ordinal);
+}
+
+/* Others have made the device's primary context, and may be using it just now: retain it, too, so
+ * that it is known from now on. One that nobody uses is not made for that. */
+static void look_for_primary(const struct tb__gpu *gpu)
+{
+    unsigned flags = 0;
+    int active = 0;
+    tb__context ignored = NULL;
+    if (tb__cuda()->primary_get_state == NULL || atomic_exchange(&entry_of(gpu)->looked_for, 1)) {
+        return;
+    }
+    tb_error kept;
+    tb_last_error(&kept);
+    if (tb__cuda()->primary_get_state(gpu->device, &flags, &active) == TB__CUDA_SUCCESS && active &&
+        primary_context(gpu, 0, &ignored) != TB_OK) {
+        tb_log_info("%s", tb_last_error_text());
+        tb__error_restore(&kept);
+    }
+}
+
+tb_status tb__gpu_of_context(tb__context current, const struct tb__gpu **out)
+{
+    int device = -1;
+    TB__TRY(table_need());
+    /* No other context has the address of one that we retain. */
+    for (int i = 0; i < table.count; i++) {
+        if (atomic_load_explicit(&table.entries[i].primary, memory_order_acquire) == current) {
+            *out = &table.entries[i].gpu;
+            return TB_OK;
+        }
+    }
+    int result = tb__cuda()->ctx_get_device(&device);
+    if (result != TB__CUDA_SUCCESS) {
+        return tb__cuda_fail(result, "cuCtxGetDevice", "context of a stream");
+    }
+    for (int i = 0; i < table.count; i++) {
+        if (table.entries[i].gpu.device == device) {
+            *out = &table.entries[i].gpu;
+            look_for_primary(*out);
+            return TB_OK;
+        }
+    }
+    return TB__FAIL(TB_E_INVALID, "the stream is of a device %d that is not in the table", device);
 }
 
 /* Whether the current context is one of the device. */

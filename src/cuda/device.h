@@ -79,6 +79,10 @@ void tb__gpu_leave(struct tb__gpu_scope *scope);
  * it (logged). */
 int tb__gpu_enter_to_free(const struct tb__gpu *gpu, struct tb__gpu_scope *out);
 
+/* The device of the context that is current. Asks the driver only about contexts that are no
+ * device's primary one. */
+tb_status tb__gpu_of_context(tb__context current, const struct tb__gpu **out);
+
 /* Whether a can reach b's memory and b a's; access is switched on (once, for the primary contexts)
  * when they can. 1 for a device and itself. */
 tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *can);

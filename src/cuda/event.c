@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "cuda/order.h"
-
 /* Result of a call that has no arguments worth telling but the event's device. */
 static tb_status report(int result, const char *call, const struct tb__gpu *gpu)
 {
@@ -12,23 +10,31 @@ static tb_status report(int result, const char *call, const struct tb__gpu *gpu)
                                       : tb__cuda_fail(result, call, "cuda:%d", gpu->ordinal);
 }
 
-tb_status tb__gpu_event_create(const struct tb__gpu *gpu, tb__stream stream, int shared,
-                               struct tb__gpu_event *out)
+tb_status tb__gpu_event_create_at(const struct tb__stream_at *at, int shared,
+                                  struct tb__gpu_event *out)
 {
+    const struct tb__gpu *gpu = at->gpu;
     if (shared && !gpu->ipc_events) {
         return TB__FAIL(TB_E_UNSUPPORTED,
                         "cuda:%d (%s) has no events that other processes can wait for",
                         gpu->ordinal, gpu->name);
     }
-    struct tb__gpu_scope scope;
     tb__event event = NULL;
-    TB__TRY(tb__stream_enter(stream, gpu, &scope));
     int result = tb__cuda()->event_create(&event, TB__EVENT_DISABLE_TIMING |
                                                       (shared ? TB__EVENT_INTERPROCESS : 0));
-    tb__gpu_leave(&scope);
     TB__TRY(report(result, "cuEventCreate", gpu));
     *out = (struct tb__gpu_event){.gpu = gpu, .event = event};
     return TB_OK;
+}
+
+tb_status tb__gpu_event_create(const struct tb__gpu *gpu, tb__stream stream, int shared,
+                               struct tb__gpu_event *out)
+{
+    struct tb__stream_at at = {.stream = stream, .gpu = gpu};
+    TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
+    tb_status status = tb__gpu_event_create_at(&at, shared, out);
+    tb__stream_leave(&at);
+    return status;
 }
 
 void tb__gpu_event_destroy(struct tb__gpu_event *event)
@@ -42,23 +48,34 @@ void tb__gpu_event_destroy(struct tb__gpu_event *event)
     *event = (struct tb__gpu_event){0};
 }
 
+tb_status tb__gpu_event_record_at(const struct tb__gpu_event *event, const struct tb__stream_at *at)
+{
+    return report(tb__cuda()->event_record(event->event, at->stream), "cuEventRecord", event->gpu);
+}
+
 tb_status tb__gpu_event_record(const struct tb__gpu_event *event, tb__stream stream)
 {
-    struct tb__gpu_scope scope;
-    TB__TRY(tb__stream_enter(stream, event->gpu, &scope));
-    int result = tb__cuda()->event_record(event->event, stream);
-    tb__gpu_leave(&scope);
-    return report(result, "cuEventRecord", event->gpu);
+    struct tb__stream_at at = {.stream = stream, .gpu = event->gpu};
+    TB__TRY(tb__stream_enter(stream, event->gpu, &at.scope));
+    tb_status status = tb__gpu_event_record_at(event, &at);
+    tb__stream_leave(&at);
+    return status;
+}
+
+tb_status tb__gpu_event_wait_at(const struct tb__gpu_event *event, const struct tb__stream_at *at)
+{
+    return report(tb__cuda()->stream_wait_event(at->stream, event->event, 0), "cuStreamWaitEvent",
+                  at->gpu);
 }
 
 tb_status tb__gpu_event_wait(const struct tb__gpu_event *event, tb__stream stream,
                              const struct tb__gpu *stream_gpu)
 {
-    struct tb__gpu_scope scope;
-    TB__TRY(tb__stream_enter(stream, stream_gpu, &scope));
-    int result = tb__cuda()->stream_wait_event(stream, event->event, 0);
-    tb__gpu_leave(&scope);
-    return report(result, "cuStreamWaitEvent", stream_gpu);
+    struct tb__stream_at at = {.stream = stream, .gpu = stream_gpu};
+    TB__TRY(tb__stream_enter(stream, stream_gpu, &at.scope));
+    tb_status status = tb__gpu_event_wait_at(event, &at);
+    tb__stream_leave(&at);
+    return status;
 }
 
 tb_status tb__gpu_event_query(const struct tb__gpu_event *event)

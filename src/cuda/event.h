@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "cuda/device.h"
+#include "cuda/order.h"
 
 struct tb__gpu_event {
     const struct tb__gpu *gpu; /* NULL: empty */
@@ -26,6 +26,13 @@ tb_status tb__gpu_event_record(const struct tb__gpu_event *event, tb__stream str
 /* Let nothing pass in a stream (of any device) before what was marked last is done. */
 tb_status tb__gpu_event_wait(const struct tb__gpu_event *event, tb__stream stream,
                              const struct tb__gpu *stream_gpu);
+
+/* The same three with a stream that was looked at. */
+tb_status tb__gpu_event_create_at(const struct tb__stream_at *at, int shared,
+                                  struct tb__gpu_event *out);
+tb_status tb__gpu_event_record_at(const struct tb__gpu_event *event,
+                                  const struct tb__stream_at *at);
+tb_status tb__gpu_event_wait_at(const struct tb__gpu_event *event, const struct tb__stream_at *at);
 
 /* Done (TB_OK) or not (TB_AGAIN); wait on the CPU. */
 tb_status tb__gpu_event_query(const struct tb__gpu_event *event);

@@ -44,36 +44,53 @@ tb_status tb__stream_enter(tb__stream stream, const struct tb__gpu *gpu, struct 
     return TB_OK;
 }
 
+tb_status tb__stream_look(tb__stream stream, const struct tb__gpu *otherwise,
+                          struct tb__stream_at *out)
+{
+    *out = (struct tb__stream_at){.stream = stream, .gpu = otherwise};
+    TB__TRY(tb__cuda_need());
+    if (is_default(stream)) {
+        if (otherwise == NULL) {
+            TB__TRY(tb__gpu_current(&out->gpu));
+        }
+        return tb__gpu_enter(out->gpu, &out->scope);
+    }
+    TB__TRY(tb__stream_enter(stream, NULL, &out->scope));
+    tb_status status = tb__gpu_of_context(out->scope.context, &out->gpu);
+    if (status != TB_OK) {
+        tb__gpu_leave(&out->scope);
+    }
+    return status;
+}
+
+void tb__stream_leave(struct tb__stream_at *at)
+{
+    tb__gpu_leave(&at->scope);
+}
+
 tb_status tb__stream_device(tb__stream stream, const struct tb__gpu *otherwise,
                             const struct tb__gpu **out)
 {
     TB__TRY(tb__cuda_need());
-    if (is_default(stream)) {
-        if (otherwise == NULL) {
-            return tb__gpu_current(out);
-        }
+    if (is_default(stream) && otherwise != NULL) {
         *out = otherwise;
         return TB_OK;
     }
-    struct tb__gpu_scope scope;
-    int device = -1, count = 0;
-    TB__TRY(tb__stream_enter(stream, NULL, &scope));
-    int result = tb__cuda()->ctx_get_device(&device);
-    tb__gpu_leave(&scope);
-    if (result != TB__CUDA_SUCCESS) {
-        return tb__cuda_fail(result, "cuCtxGetDevice", "context of stream %p", (void *)stream);
+    if (is_default(stream)) {
+        return tb__gpu_current(out);
     }
-    TB__TRY(tb__gpu_count(&count));
-    for (int i = 0; i < count; i++) {
-        const struct tb__gpu *gpu = NULL;
-        TB__TRY(tb__gpu_get(i, &gpu));
-        if (gpu->device == device) {
-            *out = gpu;
-            return TB_OK;
-        }
-    }
-    return TB__FAIL(TB_E_INVALID, "stream %p is of a device %d that is not in the table",
-                    (void *)stream, device);
+    struct tb__stream_at at;
+    TB__TRY(tb__stream_look(stream, otherwise, &at));
+    tb__stream_leave(&at);
+    *out = at.gpu;
+    return TB_OK;
+}
+
+enum tb__order_way tb__order_way(const struct tb__gpu *gpu)
+{
+    /* The words are host memory that both processes page-lock. */
+    return gpu->stream_mem_ops_64 && gpu->host_register && gpu->can_map_host ? TB__ORDER_WORDS
+                                                                             : TB__ORDER_CPU;
 }
 
 tb_status tb__stream_create(const struct tb__gpu *gpu, tb__stream *out)
@@ -103,44 +120,26 @@ static tb_status words_check(const struct tb__gpu *gpu)
     return gpu->stream_mem_ops_64
                ? TB_OK
                : TB__FAIL(TB_E_UNSUPPORTED,
-                          "streams of cuda:%d (%s) cannot wait for words in memory: use events",
-                          gpu->ordinal, gpu->name);
+                          "streams of cuda:%d (%s) cannot wait for words in memory", gpu->ordinal,
+                          gpu->name);
 }
 
-static tb_status one_word(tb__stream stream, const struct tb__gpu *gpu,
-                          const struct tb__stream_op *op)
+static tb_status one_inside(const struct tb__stream_at *at, const struct tb__stream_op *op)
 {
-    struct tb__gpu_scope scope;
-    TB__TRY(words_check(gpu));
-    TB__TRY(tb__stream_enter(stream, gpu, &scope));
-    int result = op->write ? tb__cuda()->stream_write64(stream, op->address, op->value,
+    int result = op->write ? tb__cuda()->stream_write64(at->stream, op->address, op->value,
                                                         TB__STREAM_WRITE_VALUE_DEFAULT)
-                           : tb__cuda()->stream_wait64(stream, op->address, op->value,
+                           : tb__cuda()->stream_wait64(at->stream, op->address, op->value,
                                                        TB__STREAM_WAIT_VALUE_GEQ);
-    tb__gpu_leave(&scope);
     return result == TB__CUDA_SUCCESS
                ? TB_OK
                : tb__cuda_fail(result, op->write ? "cuStreamWriteValue64" : "cuStreamWaitValue64",
-                               "stream %p of cuda:%d, word at 0x%llx, %llu", (void *)stream,
-                               gpu->ordinal, (unsigned long long)op->address,
+                               "stream %p of cuda:%d, word at 0x%llx, %llu", (void *)at->stream,
+                               at->gpu->ordinal, (unsigned long long)op->address,
                                (unsigned long long)op->value);
 }
 
-tb_status tb__stream_write64(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                             uint64_t value)
-{
-    return one_word(stream, gpu, &(struct tb__stream_op){1, address, value});
-}
-
-tb_status tb__stream_wait64_geq(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                                uint64_t value)
-{
-    return one_word(stream, gpu, &(struct tb__stream_op){0, address, value});
-}
-
-/* The context is current. */
-static tb_status batch_inside(tb__stream stream, const struct tb__gpu *gpu,
-                              const struct tb__stream_op *ops, uint32_t count)
+static tb_status batch_inside(const struct tb__stream_at *at, const struct tb__stream_op *ops,
+                              uint32_t count)
 {
     struct tb__mem_op batch[BATCH];
     for (uint32_t done = 0; done < count;) {
@@ -154,11 +153,11 @@ static tb_status batch_inside(tb__stream stream, const struct tb__gpu *gpu,
                                            .flags = op->write ? TB__STREAM_WRITE_VALUE_DEFAULT
                                                               : TB__STREAM_WAIT_VALUE_GEQ};
         }
-        int result = tb__cuda()->stream_batch(stream, now, batch, 0);
+        int result = tb__cuda()->stream_batch(at->stream, now, batch, 0);
         if (result != TB__CUDA_SUCCESS) {
             return tb__cuda_fail(result, "cuStreamBatchMemOp",
                                  "stream %p of cuda:%d, %u of %u words, the first at 0x%llx",
-                                 (void *)stream, gpu->ordinal, now, count,
+                                 (void *)at->stream, at->gpu->ordinal, now, count,
                                  (unsigned long long)ops[done].address);
         }
         done += now;
@@ -166,33 +165,59 @@ static tb_status batch_inside(tb__stream stream, const struct tb__gpu *gpu,
     return TB_OK;
 }
 
+tb_status tb__stream_at_batch(const struct tb__stream_at *at, const struct tb__stream_op *ops,
+                              uint32_t count)
+{
+    TB__TRY(words_check(at->gpu));
+    return count == 1 ? one_inside(at, &ops[0]) : batch_inside(at, ops, count);
+}
+
 tb_status tb__stream_batch(tb__stream stream, const struct tb__gpu *gpu,
                            const struct tb__stream_op *ops, uint32_t count)
 {
-    struct tb__gpu_scope scope;
+    struct tb__stream_at at = {.stream = stream, .gpu = gpu};
     TB__TRY(words_check(gpu));
     if (count == 0) {
         return TB_OK;
     }
-    TB__TRY(tb__stream_enter(stream, gpu, &scope));
-    tb_status status = batch_inside(stream, gpu, ops, count);
-    tb__gpu_leave(&scope);
+    TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
+    tb_status status = tb__stream_at_batch(&at, ops, count);
+    tb__stream_leave(&at);
     return status;
+}
+
+tb_status tb__stream_write64(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
+                             uint64_t value)
+{
+    return tb__stream_batch(stream, gpu, &(struct tb__stream_op){1, address, value}, 1);
+}
+
+tb_status tb__stream_wait64_geq(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
+                                uint64_t value)
+{
+    return tb__stream_batch(stream, gpu, &(struct tb__stream_op){0, address, value}, 1);
 }
 
 /* ------------------------------------------------------------------ the CPU's part */
 
+tb_status tb__stream_at_host_func(const struct tb__stream_at *at, tb__host_fn *function,
+                                  void *argument)
+{
+    int result = tb__cuda()->launch_host_func(at->stream, function, argument);
+    return result == TB__CUDA_SUCCESS
+               ? TB_OK
+               : tb__cuda_fail(result, "cuLaunchHostFunc", "stream %p of cuda:%d",
+                               (void *)at->stream, at->gpu->ordinal);
+}
+
 tb_status tb__stream_host_func(tb__stream stream, const struct tb__gpu *gpu, tb__host_fn *function,
                                void *argument)
 {
-    struct tb__gpu_scope scope;
-    TB__TRY(tb__stream_enter(stream, gpu, &scope));
-    int result = tb__cuda()->launch_host_func(stream, function, argument);
-    tb__gpu_leave(&scope);
-    return result == TB__CUDA_SUCCESS
-               ? TB_OK
-               : tb__cuda_fail(result, "cuLaunchHostFunc", "stream %p of cuda:%d", (void *)stream,
-                               gpu->ordinal);
+    struct tb__stream_at at = {.stream = stream, .gpu = gpu};
+    TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
+    tb_status status = tb__stream_at_host_func(&at, function, argument);
+    tb__stream_leave(&at);
+    return status;
 }
 
 tb_status tb__stream_synchronize(tb__stream stream, const struct tb__gpu *gpu)

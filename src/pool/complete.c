@@ -28,7 +28,7 @@ static void complete(struct tb__work *work, uint64_t g, int failed, int ring)
     tb_pool *pool = work->pool;
     struct tb__record_shm *record = &pool->segment.records[work->slot];
     if (failed) {
-        atomic_store(&work->order->sides[work->slot % TB__ORDER_SIDES].stuck, 1);
+        atomic_store(&atomic_load(&work->side)->stuck, 1);
         /* seq_cst: before the gates are raised and `pending` is taken back; whoever leases g later
          * sees it. */
         tb__a64_store_seq(&record->failed, g);
@@ -69,13 +69,19 @@ static int try_complete(struct tb__work *work, uint64_t g, int failed, int ring)
     return mine;
 }
 
-void tb__order_host_function(void *argument)
+/* Whether the GPU has finished frame g of this slot, as far as streams have said so. For another
+ * generation than the pending one it may say anything: who completes compares. */
+static int is_done(const struct tb__work *work, uint64_t g)
 {
-    struct tb__work *work = argument;
-    uint64_t g = tb__a64_load_acquire(&work->g);
-    if (g != 0 && tb__gate_reached(tb__a64_load_acquire(&work->order->done[work->slot]), g)) {
-        try_complete(work, g, 0, 1);
+    /* Pairs with the release store in issue(): the side is at least as new. */
+    uint64_t ticket = tb__a64_load_acquire(&work->ticket);
+    if (ticket == 0) {
+        /* Pairs with the stream's write behind the frame's work. */
+        return tb__gate_reached(tb__a64_load_acquire(&work->order->done[work->slot]), g);
     }
+    const struct tb__order_side *side = atomic_load(&work->side);
+    /* Pairs with the release in tb__order_called(). */
+    return (int64_t)(tb__a64_load_acquire(&side->came) - ticket) >= 0;
 }
 
 /* Returns the generation that stays pending in the slot, or 0. */
@@ -83,12 +89,25 @@ static uint64_t complete_done(struct tb__order *order, uint32_t slot, int ring, 
 {
     struct tb__work *work = &order->work[slot];
     uint64_t g = tb__a64_load_acquire(&work->g);
-    /* Pairs with the stream's write behind the frame's work. */
-    if (g == 0 || !tb__gate_reached(tb__a64_load_acquire(&order->done[slot]), g)) {
+    if (g == 0 || !is_done(work, g)) {
         return g;
     }
     *completed |= try_complete(work, g, 0, ring);
     return 0;
+}
+
+void tb__order_called(void *argument)
+{
+    struct tb__order_side *side = argument;
+    struct tb__order *order = side->order;
+    int completed = 0;
+    /* A stream calls in order: so many of its frames are done. Nobody else writes it. */
+    tb__a64_store_release(&side->came, tb__a64_load_relaxed(&side->came) + 1);
+    for (uint32_t s = 0; s < order->slots && atomic_load(&order->pending) != 0; s++) {
+        if (s % TB__ORDER_SIDES == side->turn) {
+            complete_done(order, s, 1, &completed);
+        }
+    }
 }
 
 int tb__order_complete(tb_pool *pool)
@@ -113,20 +132,46 @@ static int is_lost(void)
            error.cuda_code == TB__CUDA_INVALID_HANDLE || error.cuda_code == TB__CUDA_DEINITIALIZED;
 }
 
-static int has_failed(const tb_pool *pool, const struct tb__work *work, uint64_t g)
+/* Ask the driver about a frame that takes long. TB_OK: it is done; TB_AGAIN: not yet; else its
+ * stream has failed. */
+static tb_status ask(struct tb__work *work, uint64_t g)
 {
-    if (tb__gpu_event_query(&work->event) >= 0) {
-        return 0;
+    const tb_pool *pool = work->pool;
+    tb_status status = TB_AGAIN;
+    /* With the mutex, or the event might be made anew under our eyes. A publisher may have it for
+     * as long as its stream is full, and that stream may wait for this thread to open a gate. */
+    if (pthread_mutex_trylock(&work->order->mutex) != 0) {
+        return TB_AGAIN;
     }
-    int lost = is_lost();
-    if (lost) {
+    if (tb__a64_load_relaxed(&work->g) == g) {
+        status = tb__gpu_event_query(&work->event);
+    }
+    pthread_mutex_unlock(&work->order->mutex);
+    if (status >= 0) {
+        return status;
+    }
+    if (is_lost()) {
         tb_log_error("pool `%s`, frame %llu: its stream failed: %s", pool->name,
                      (unsigned long long)(g >> 1), tb_last_error_text());
-    } else {
-        tb_log_warn_limited("pool `%s`, frame %llu: is its stream well? %s: asked again",
-                            pool->name, (unsigned long long)(g >> 1), tb_last_error_text());
+        return status;
     }
-    return lost;
+    tb_log_warn_limited("pool `%s`, frame %llu: is its stream well? %s: asked again", pool->name,
+                        (unsigned long long)(g >> 1), tb_last_error_text());
+    return TB_AGAIN;
+}
+
+/* A frame that was pending at the last look, too: most are done before a second. */
+static void look_at_slow(struct tb__work *work, uint64_t g)
+{
+    if (tb__a64_load_relaxed(&work->seen) != g) {
+        tb__a64_store_relaxed(&work->seen, g);
+        return;
+    }
+    tb_status status = ask(work, g);
+    /* Where a stream writes `done`, it writes gates before: they stay until it has. */
+    if (status < 0 || (status == TB_OK && tb__a64_load_acquire(&work->ticket) != 0)) {
+        try_complete(work, g, status < 0, 1);
+    }
 }
 
 uint32_t tb__order_settle(tb_pool *pool)
@@ -138,8 +183,8 @@ uint32_t tb__order_settle(tb_pool *pool)
     for (uint32_t s = 0; s < pool->slots; s++) {
         int completed = 0;
         uint64_t g = complete_done(order, s, 1, &completed);
-        if (g != 0 && has_failed(pool, &order->work[s], g)) {
-            try_complete(&order->work[s], g, 1, 1);
+        if (g != 0) {
+            look_at_slow(&order->work[s], g);
         }
     }
     return atomic_load(&order->pending);

@@ -9,9 +9,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/slack.h"
 #include "cuda/order.h"
 
 #define END_PATIENCE_NS INT64_C(10000000000)
+#define CPU_PAUSE_NS 30000 /* between looks of a CPU that waits in a stream's place */
+#define CPU_LOOKS 1000     /* before it sleeps */
 
 static tb_status check(const tb_frame *frame)
 {
@@ -122,11 +125,10 @@ uint32_t tb__gates_give_up(tb_reader *reader)
 
 /* ---- on a stream ---- */
 
-static tb_status gpu_of(const tb_reader *reader, tb_cuda_stream stream, const struct tb__gpu **gpu)
+static tb_status look_at(const tb_reader *reader, tb_cuda_stream stream, struct tb__stream_at *at)
 {
-    TB__TRY(tb__cuda_need());
-    return tb__stream_device((tb__stream)stream,
-                             reader->device != NULL ? tb__device_gpu(reader->device) : NULL, gpu);
+    return tb__stream_look((tb__stream)stream,
+                           reader->device != NULL ? tb__device_gpu(reader->device) : NULL, at);
 }
 
 static tb_status map_words(tb_reader *reader, struct tb__mapped *mapped, const struct tb__gpu *gpu,
@@ -138,6 +140,40 @@ static tb_status map_words(tb_reader *reader, struct tb__mapped *mapped, const s
     return status;
 }
 
+/* The stream waits until the gate has reached the frame. */
+static tb_status wait_by_stream(const tb_frame *frame, const struct tb__stream_at *at)
+{
+    tb_reader *reader = frame->reader;
+    struct tb__gates_shm *gates = reader->gates;
+    TB__TRY(map_words(reader, &reader->gates_mapped, at->gpu, gates));
+    uint64_t gate = tb__mapped_address(&reader->gates_mapped, gates, &gates->gate[frame->slot]);
+    return tb__stream_at_batch(
+        at, &(struct tb__stream_op){.address = gate, .value = frame->generation}, 1);
+}
+
+/* Streams of this device cannot wait for words: this thread waits in their place, as long as the
+ * GPU takes. An owner that dies meanwhile is found by looking, too. */
+static tb_status wait_by_cpu(tb_frame *frame)
+{
+    const struct timespec pause = {.tv_nsec = CPU_PAUSE_NS};
+    tb_reader *reader = frame->reader;
+    tb_status status = TB_OK;
+    unsigned long slack = tb__slack_begin();
+    for (unsigned looks = 0; status == TB_OK && look(frame) == TB_AGAIN; looks++) {
+        if (looks < CPU_LOOKS) {
+            tb__pause();
+            continue;
+        }
+        if (owner_is_dying(reader)) {
+            tb__gates_give_up(reader);
+        }
+        nanosleep(&pause, NULL);
+        status = tb__bus_check(reader->bus);
+    }
+    tb__slack_end(slack);
+    return status;
+}
+
 tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream)
 {
     TB__TRY(check(frame));
@@ -145,15 +181,13 @@ tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream)
     if (look(frame) != TB_AGAIN) {
         return TB_OK; /* incomplete ones, too: that is told at the release */
     }
-    const struct tb__gpu *gpu;
-    TB__TRY(gpu_of(reader, stream, &gpu));
-    struct tb__gates_shm *gates = reader->gates;
-    tb_status status = map_words(reader, &reader->gates_mapped, gpu, gates);
-    if (status == TB_OK) {
-        status = tb__stream_wait64_geq(
-            (tb__stream)stream, gpu,
-            tb__mapped_address(&reader->gates_mapped, gates, &gates->gate[frame->slot]),
-            frame->generation);
+    struct tb__stream_at at;
+    TB__TRY(look_at(reader, stream, &at));
+    int words = tb__order_way(at.gpu) == TB__ORDER_WORDS;
+    tb_status status = words ? wait_by_stream(frame, &at) : TB_OK;
+    tb__stream_leave(&at);
+    if (!words) {
+        return wait_by_cpu(frame);
     }
     /* The watching thread may have looked before this frame was leased. */
     if (owner_is_dying(reader)) {
@@ -162,19 +196,39 @@ tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream)
     return status;
 }
 
+/* On a thread of the driver. Who closes the reader waits until the entry reads 0: nothing of it may
+ * be touched afterwards. */
+static void clear_entry(void *argument)
+{
+    struct tb__a64 *entry = argument;
+    /* Pairs with the acquire load in tb__frame_reserve(), and the owner's look. */
+    tb__a64_store_seq(entry, 0);
+}
+
+/* Enqueue what clears the entry. */
+static tb_status clear_on(tb_reader *reader, struct tb__a64 *entry, const struct tb__stream_at *at)
+{
+    uint8_t *page = reader->page.base + TB__PAGE_BYTES;
+    if (tb__order_way(at->gpu) == TB__ORDER_CPU) {
+        return tb__stream_at_host_func(at, clear_entry, entry);
+    }
+    TB__TRY(map_words(reader, &reader->page_mapped, at->gpu, page));
+    return tb__stream_at_batch(
+        at,
+        &(struct tb__stream_op){.write = 1,
+                                .address = tb__mapped_address(&reader->page_mapped, page, entry)},
+        1);
+}
+
 /* The stream clears the entry; the frame comes free when it has. */
-static tb_status release_by_stream(tb_frame *frame, const struct tb__gpu *gpu,
-                                   tb_cuda_stream stream)
+static tb_status release_by_stream(tb_frame *frame, const struct tb__stream_at *at)
 {
     tb_reader *reader = frame->reader;
-    uint8_t *page = reader->page.base + TB__PAGE_BYTES;
     struct tb__a64 *entry = tb__page_entry(reader->page.shm, frame->index);
-    TB__TRY(map_words(reader, &reader->page_mapped, gpu, page));
     tb__a32_store_relaxed(&frame->thread, 0); /* who waits for it waits for the stream */
     /* Before the stream can: pairs with the exchange in tb__frame_reserve(). */
     tb__a32_store_release(&frame->busy, TB__FRAME_ON_STREAM);
-    tb_status status = tb__stream_write64((tb__stream)stream, gpu,
-                                          tb__mapped_address(&reader->page_mapped, page, entry), 0);
+    tb_status status = clear_on(reader, entry, at);
     if (status != TB_OK) {
         tb__a32_store_release(&frame->busy, TB__FRAME_HELD);
     }
@@ -184,15 +238,16 @@ static tb_status release_by_stream(tb_frame *frame, const struct tb__gpu *gpu,
 tb_status tb_frame_release_on(tb_frame *frame, tb_cuda_stream stream)
 {
     TB__TRY(check(frame));
-    const struct tb__gpu *gpu;
+    struct tb__stream_at at;
     tb_error incomplete = {0};
     if (look(frame) == TB_E_INCOMPLETE) {
         fail_incomplete(frame);
         tb_last_error(&incomplete);
     }
-    tb_status status = gpu_of(frame->reader, stream, &gpu);
+    tb_status status = look_at(frame->reader, stream, &at);
     if (status == TB_OK) {
-        status = release_by_stream(frame, gpu, stream);
+        status = release_by_stream(frame, &at);
+        tb__stream_leave(&at);
     }
     if (status != TB_OK) {
         /* The stream cannot say when it is done. */

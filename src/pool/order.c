@@ -51,16 +51,12 @@ static int side_end(struct tb__order_side *side)
 {
     const struct timespec pause = {.tv_nsec = 100000};
     int64_t deadline_ns = tb__deadline_ns(SIDE_PATIENCE_NS);
-    if (side->gpu == NULL) {
-        return 1;
-    }
     int busy = atomic_load(&side->stuck);
     while (!busy && tb__stream_query(side->stream, side->gpu) == TB_AGAIN) {
         busy = tb__left_ns(deadline_ns) == 0;
         nanosleep(&pause, NULL);
     }
     tb__stream_destroy(side->gpu, side->stream);
-    side->gpu = NULL;
     return !busy;
 }
 
@@ -70,10 +66,11 @@ static void order_free(struct tb__order *order)
         return;
     }
     int busy = 0; /* a stream that is well but slow may still write the words */
-    for (uint32_t i = 0; i < TB__ORDER_SIDES; i++) {
-        int ended = side_end(&order->sides[i]);
+    for (struct tb__order_side *side = atomic_load(&order->sides); side != NULL;
+         side = side->next) {
+        int ended = side_end(side);
         order->keep |= !ended;
-        busy |= !ended && !atomic_load(&order->sides[i].stuck);
+        busy |= !ended && !atomic_load(&side->stuck);
     }
     for (uint32_t s = 0; s < TB_MAX_SLOTS; s++) {
         tb__gpu_event_destroy(&order->work[s].event);
@@ -87,18 +84,24 @@ static void order_free(struct tb__order *order)
     pthread_mutex_destroy(&order->mutex);
     if (order->keep) {
         keep_for_ever(order);
-    } else {
-        free(order);
+        return;
     }
+    for (struct tb__order_side *side = atomic_load(&order->sides); side != NULL;) {
+        struct tb__order_side *next = side->next;
+        free(side);
+        side = next;
+    }
+    free(order);
 }
 
-static tb_status order_create(tb_pool *pool, const struct tb__gpu *gpu, struct tb__order **out)
+static tb_status order_create(tb_pool *pool, struct tb__order **out)
 {
     struct tb__order *order = calloc(1, sizeof *order);
     if (order == NULL) {
         return TB__FAIL(TB_E_NOMEM, "pool `%s`: no memory for frames of a GPU", pool->name);
     }
     pthread_mutex_init(&order->mutex, NULL);
+    order->slots = pool->slots;
     for (uint32_t s = 0; s < pool->slots; s++) {
         order->work[s].pool = pool;
         order->work[s].order = order;
@@ -106,28 +109,23 @@ static tb_status order_create(tb_pool *pool, const struct tb__gpu *gpu, struct t
     }
     void *done = mmap(NULL, TB__GATES_BYTES, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    tb_status status = TB_OK;
     if (done == MAP_FAILED) {
-        status = TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: words for a GPU", pool->name);
-    } else {
-        madvise(done, TB__GATES_BYTES, MADV_DONTFORK);
-        order->done = done;
-        status = tb__mapped_get(&order->done_mapped, gpu, done, TB__GATES_BYTES, 0);
-    }
-    if (status != TB_OK) {
+        tb_status status = TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: words for a GPU", pool->name);
         order_free(order);
         return status;
     }
+    madvise(done, TB__GATES_BYTES, MADV_DONTFORK);
+    order->done = done;
     *out = order;
     return TB_OK;
 }
 
-tb_status tb__order_get(tb_pool *pool, const struct tb__gpu *gpu, struct tb__order **out)
+tb_status tb__order_get(tb_pool *pool, struct tb__order **out)
 {
     struct tb__order *order = atomic_load(&pool->order);
     if (order == NULL) {
         TB__TRY(tb__watch_start(pool->layer));
-        TB__TRY(order_create(pool, gpu, &order));
+        TB__TRY(order_create(pool, &order));
         struct tb__order *before = NULL;
         /* Frames that are numbered just now by writers that know of no order are complete when they
          * are seen, so they need none. */
@@ -139,6 +137,43 @@ tb_status tb__order_get(tb_pool *pool, const struct tb__gpu *gpu, struct tb__ord
     }
     *out = order;
     return TB_OK;
+}
+
+/* ---- sides ---- */
+
+static tb_status side_create(struct tb__order *order, uint32_t turn, const struct tb__stream_at *at,
+                             struct tb__order_side **out)
+{
+    struct tb__order_side *side = calloc(1, sizeof *side);
+    if (side == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a stream of cuda:%d", at->gpu->ordinal);
+    }
+    tb_status status = tb__stream_create(at->gpu, &side->stream);
+    if (status != TB_OK) {
+        free(side);
+        return status;
+    }
+    side->order = order;
+    side->gpu = at->gpu;
+    side->context = at->scope.context; /* which is current */
+    side->turn = turn;
+    side->next = atomic_load(&order->sides);
+    atomic_store(&order->sides, side);
+    *out = side;
+    return TB_OK;
+}
+
+tb_status tb__order_side_get(struct tb__order *order, uint32_t slot, const struct tb__stream_at *at,
+                             struct tb__order_side **out)
+{
+    uint32_t turn = slot % TB__ORDER_SIDES;
+    struct tb__order_side *side = atomic_load(&order->sides);
+    while (side != NULL &&
+           !(side->gpu == at->gpu && side->turn == turn && !atomic_load(&side->stuck))) {
+        side = side->next;
+    }
+    *out = side;
+    return side != NULL ? TB_OK : side_create(order, turn, at, out);
 }
 
 /* ---- ending ---- */

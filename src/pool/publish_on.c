@@ -49,18 +49,14 @@ static void wake_gated(const struct tb__page_set *set)
 
 /* Mark the place behind the frame's work. An event belongs to one context: made anew for another.
  */
-static tb_status mark(struct tb__work *work, const struct tb__gpu *gpu, tb__stream stream)
+static tb_status mark(struct tb__work *work, const struct tb__stream_at *at)
 {
-    struct tb__gpu_scope scope;
-    TB__TRY(tb__stream_enter(stream, gpu, &scope));
-    tb__context context = scope.context;
-    tb__gpu_leave(&scope);
-    if (work->event.gpu == NULL || work->context != context) {
+    if (work->event.gpu == NULL || work->context != at->scope.context) {
         tb__gpu_event_destroy(&work->event);
-        TB__TRY(tb__gpu_event_create(gpu, stream, 0, &work->event));
-        work->context = context;
+        TB__TRY(tb__gpu_event_create_at(at, 0, &work->event));
+        work->context = at->scope.context;
     }
-    return tb__gpu_event_record(&work->event, stream);
+    return tb__gpu_event_record_at(&work->event, at);
 }
 
 static int has_cpu_readers(const struct tb__page_set *set)
@@ -68,55 +64,82 @@ static int has_cpu_readers(const struct tb__page_set *set)
     return set != NULL && set->count > set->gated_count;
 }
 
-/* Mutex held. One that is stuck is left to the driver, which may yet call a host function. */
-static tb_status side_get(struct tb__work *work, const struct tb__gpu *gpu,
-                          struct tb__order_side **out)
-{
-    struct tb__order_side *side = &work->order->sides[work->slot % TB__ORDER_SIDES];
-    if (side->gpu != gpu || atomic_load(&side->stuck)) {
-        if (side->gpu != NULL) {
-            tb__stream_destroy(side->gpu, side->stream); /* when it has done what it was given */
-            work->order->keep = work->order->keep || atomic_load(&side->stuck);
-        }
-        side->gpu = NULL;
-        TB__TRY(tb__stream_create(gpu, &side->stream));
-        atomic_store(&side->stuck, 0);
-        side->gpu = gpu;
-    }
-    *out = side;
-    return TB_OK;
-}
-
-/* Mutex held: behind the user's work, say that it is done: to the readers, and to us. */
-static tb_status enqueue(struct tb__work *work, const struct tb__page_set *set,
-                         const struct tb__gpu *gpu, tb__stream stream, uint64_t g)
+/* Mutex held: the words that the side's stream is to write: the readers' gates, and ours. */
+static tb_status list_words(struct tb__work *work, const struct tb__page_set *set,
+                            const struct tb__gpu *gpu, uint64_t g, struct tb__stream_op *ops,
+                            uint32_t *count)
 {
     struct tb__order *order = work->order;
     struct tb__a64 *done = &order->done[work->slot];
-    struct tb__stream_op ops[GATES_AT_ONCE + 1];
-    uint32_t count = list_gates(set, gpu, work->slot, g, ops, GATES_AT_ONCE);
-    ops[count++] = (struct tb__stream_op){
+    TB__TRY(tb__mapped_get(&order->done_mapped, gpu, order->done, TB__GATES_BYTES, 0));
+    *count = list_gates(set, gpu, work->slot, g, ops, GATES_AT_ONCE);
+    ops[(*count)++] = (struct tb__stream_op){
         .write = 1,
         .address = tb__mapped_address(&order->done_mapped, order->done, done),
         .value = g,
     };
+    return TB_OK;
+}
+
+/* A side as this call sees it: mostly its context is current. */
+static tb_status side_look(const struct tb__order_side *side, const struct tb__stream_at *at,
+                           struct tb__stream_at *out)
+{
+    *out = (struct tb__stream_at){
+        .stream = side->stream, .gpu = side->gpu, .scope.context = side->context};
+    return side->context == at->scope.context ? TB_OK : tb__stream_look(side->stream, NULL, out);
+}
+
+/* Mutex held: the side comes behind the user's work, and writes what is listed. */
+static tb_status follow(const struct tb__work *work, const struct tb__order_side *side,
+                        const struct tb__stream_at *at, const struct tb__stream_op *ops,
+                        uint32_t count)
+{
+    struct tb__stream_at behind;
+    TB__TRY(side_look(side, at, &behind));
+    tb_status status = tb__gpu_event_wait_at(&work->event, &behind);
+    if (status == TB_OK && count > 0) {
+        status = tb__stream_at_batch(&behind, ops, count);
+    }
+    tb__stream_leave(&behind);
+    return status;
+}
+
+/* Mutex held: behind the user's work, say that it is done: to the readers, and to us. */
+static tb_status enqueue(struct tb__work *work, const struct tb__page_set *set,
+                         const struct tb__stream_at *at, uint64_t g)
+{
+    struct tb__stream_op ops[GATES_AT_ONCE + 1];
+    uint32_t count = 0;
+    int words = tb__order_way(at->gpu) == TB__ORDER_WORDS;
     struct tb__order_side *side;
-    TB__TRY(mark(work, gpu, stream));
-    TB__TRY(side_get(work, gpu, &side));
-    TB__TRY(tb__gpu_event_wait(&work->event, side->stream, side->gpu));
-    return tb__stream_batch(side->stream, side->gpu, ops, count);
+    work->followed = 0;
+    if (words) {
+        TB__TRY(list_words(work, set, at->gpu, g, ops, &count));
+    }
+    TB__TRY(mark(work, at));
+    TB__TRY(tb__order_side_get(work->order, work->slot, at, &side));
+    atomic_store(&work->side, side);
+    /* Pairs with the acquire load in is_done(). */
+    tb__a64_store_release(&work->ticket, words ? 0 : side->asked + 1);
+    work->followed = 1;
+    return follow(work, side, at, ops, count);
 }
 
 /* Mutex held: have the CPU complete the frame when the GPU has. */
-static tb_status call_back(struct tb__work *work)
+static tb_status call_back(struct tb__order_side *side, const struct tb__stream_at *at)
 {
-    const struct tb__order_side *side = &work->order->sides[work->slot % TB__ORDER_SIDES];
-    return tb__stream_host_func(side->stream, side->gpu, tb__order_host_function, work);
+    struct tb__stream_at behind;
+    TB__TRY(side_look(side, at, &behind));
+    tb_status status = tb__stream_at_host_func(&behind, tb__order_called, side);
+    side->asked += status == TB_OK;
+    tb__stream_leave(&behind);
+    return status;
 }
 
 /* Mutex held: number the frame, enqueue what announces it, show it. */
-static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__gpu *gpu,
-                       tb__stream stream, tb_handle *out)
+static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__stream_at *at,
+                       tb_handle *out)
 {
     tb_pool *pool = loan->pool;
     struct tb__work *work = &order->work[loan->slot];
@@ -126,7 +149,7 @@ static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__
     tb__fence_stores();
     uint64_t g = tb__generation_reserve(pool);
     const struct tb__page_set *set = tb__pages_enter(pool);
-    tb_status status = enqueue(work, set, gpu, stream, g);
+    tb_status status = enqueue(work, set, at, g);
     if (status != TB_OK) {
         tb__pages_leave(pool);
         /* What the stream was told already can only open gates for a frame that nobody saw. */
@@ -147,26 +170,51 @@ static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__
                           0); /* it is the GPU's now: who waits for it waits for that */
     /* From here on another thread may complete it. */
     tb__a64_store_release(&work->g, g);
-    int cpu_readers = has_cpu_readers(set);
+    int call = has_cpu_readers(set) || tb__a64_load_relaxed(&work->ticket) != 0;
     /* Between the frame and the armed flags, as for any publisher. */
     tb__fence_full();
     wake_gated(set);
     tb__pages_leave(pool);
-    if (cpu_readers && call_back(work) != TB_OK) {
+    if (call && call_back(atomic_load(&work->side), at) != TB_OK) {
         tb_log_warn_limited("pool `%s`: %s: readers see its frames a millisecond late", pool->name,
                             tb_last_error_text());
     }
     return TB_OK;
 }
 
-/* Keeps the error that led here. */
-static void drain(const struct tb__gpu *gpu, tb__stream stream)
+/* The user's work on the slot may be under way, and so may writes of its gates: wait for both.
+ * Keeps the error that led here. */
+static void drain(const struct tb__work *work, const struct tb__stream_at *at)
 {
     tb_error kept;
     tb_last_error(&kept);
-    tb_status ignored = tb__stream_synchronize(stream, gpu);
+    tb_status ignored = tb__stream_synchronize(at->stream, at->gpu);
+    struct tb__order_side *side = atomic_load(&work->side);
+    if (work->followed && !atomic_load(&side->stuck)) {
+        ignored = tb__stream_synchronize(side->stream, side->gpu);
+    }
     (void)ignored;
     tb__error_restore(&kept);
+}
+
+/* Which may be any stream, of any device. */
+static tb_status publish(tb_loan *loan, tb__stream stream, tb_handle *out)
+{
+    tb_pool *pool = loan->pool;
+    struct tb__order *order;
+    struct tb__stream_at at;
+    TB__TRY(tb__cuda_need());
+    TB__TRY(tb__order_get(pool, &order));
+    TB__TRY(
+        tb__stream_look(stream, pool->device != NULL ? tb__device_gpu(pool->device) : NULL, &at));
+    tb__order_lock(order);
+    tb_status status = issue(order, loan, &at, out);
+    tb__order_unlock(order);
+    if (status != TB_OK) {
+        drain(&order->work[loan->slot], &at);
+    }
+    tb__stream_leave(&at);
+    return status;
 }
 
 tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream, tb_handle *out)
@@ -175,26 +223,9 @@ tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream, tb_handle *ou
         return TB__FAIL(TB_E_INVALID, "loan is NULL");
     }
     tb_pool *pool = loan->pool;
-    const struct tb__gpu *gpu;
-    struct tb__order *order;
     TB__TRY(tb__bus_check(pool->bus));
-    tb_status status = atomic_load(&pool->freed) ? tb__pool_fail_freed(pool) : tb__cuda_need();
-    if (status == TB_OK) {
-        status = tb__stream_device(
-            (tb__stream)stream, pool->device != NULL ? tb__device_gpu(pool->device) : NULL, &gpu);
-    }
-    if (status == TB_OK) {
-        status = tb__order_get(pool, gpu, &order);
-    }
-    if (status == TB_OK) {
-        tb__order_lock(order);
-        status = issue(order, loan, gpu, (tb__stream)stream, out);
-        tb__order_unlock(order);
-        if (status != TB_OK) {
-            /* The user's work on the slot may be under way, and writes of its gates. */
-            drain(gpu, (tb__stream)stream);
-        }
-    }
+    tb_status status = atomic_load(&pool->freed) ? tb__pool_fail_freed(pool)
+                                                 : publish(loan, (tb__stream)stream, out);
     if (status != TB_OK) {
         tb__loan_discard(pool, loan->slot);
         return status;

@@ -121,11 +121,85 @@ static void words_that_the_device_cannot_reach(void)
     static uint64_t word;
     FAILS(tb__stream_write64(stream, gpu_at(0), (uintptr_t)&word, 1), TB_E_SYSTEM,
           "cuStreamWriteValue64");
-    struct tb__stream_op op = {0, (uintptr_t)&word, 1};
-    FAILS(tb__stream_batch(stream, gpu_at(0), &op, 1), TB_E_SYSTEM, "cuStreamBatchMemOp");
-    FAILS(tb__stream_write64(NULL, gpu_at(1), (uintptr_t)&word, 1), TB_E_UNSUPPORTED, "use events");
-    FAILS(tb__stream_batch(NULL, gpu_at(1), &op, 1), TB_E_UNSUPPORTED, "cuda:1 (Fake GPU 1)");
+    struct tb__stream_op ops[2] = {{0, (uintptr_t)&word, 1}, {0, (uintptr_t)&word, 1}};
+    FAILS(tb__stream_batch(stream, gpu_at(0), ops, 1), TB_E_SYSTEM, "cuStreamWaitValue64");
+    FAILS(tb__stream_batch(stream, gpu_at(0), ops, 2), TB_E_SYSTEM, "cuStreamBatchMemOp");
+    FAILS(tb__stream_write64(NULL, gpu_at(1), (uintptr_t)&word, 1), TB_E_UNSUPPORTED,
+          "cannot wait for words");
+    FAILS(tb__stream_batch(NULL, gpu_at(1), ops, 1), TB_E_UNSUPPORTED, "cuda:1 (Fake GPU 1)");
     tb__stream_destroy(gpu_at(0), stream);
+}
+
+/* Words need three abilities, all of them, and nothing else matters. */
+static void the_way_follows_from_the_abilities(void)
+{
+    for (unsigned bits = 0; bits < 1u << 10; bits++) {
+        struct tb__gpu gpu = {
+            .stream_mem_ops_64 = bits & 1,
+            .host_register = bits >> 1 & 1,
+            .can_map_host = bits >> 2 & 1,
+            .integrated = bits >> 3 & 1,
+            .unified = bits >> 4 & 1,
+            .host_pointer_is_device_pointer = bits >> 5 & 1,
+            .read_only_host_register = bits >> 6 & 1,
+            .ipc_events = bits >> 7 & 1,
+            .vmm = bits >> 8 & 1,
+            .mig = bits >> 9 & 1,
+        };
+        CHECK_EQ(tb__order_way(&gpu), (bits & 7) == 7 ? TB__ORDER_WORDS : TB__ORDER_CPU);
+    }
+}
+
+static void a_device_can_be_told_to_do_without_words(void)
+{
+    setenv("TENSORBUS_GPU_ORDER", "cpu", 1);
+    CHECK_EQ(tb__order_way(gpu_at(0)), TB__ORDER_CPU);
+}
+
+/* A look makes the stream's context current, once, and finds its device. */
+static void a_look_at_a_stream(void)
+{
+    struct tb__stream_at at;
+    tb__stream stream = NULL;
+    tb__context current = NULL;
+    OK(tb__stream_create(gpu_at(1), &stream));
+    for (int i = 0; i < 2; i++) {
+        unsigned long asked = kit_fake()->calls("cuCtxGetDevice");
+        OK(tb__stream_look(stream, gpu_at(0), &at));
+        CHECK(at.gpu == gpu_at(1) && at.stream == stream);
+        CHECK_EQ(tb__cuda()->ctx_get_current(&current), 0);
+        CHECK(current == at.scope.context && current != NULL);
+        tb__stream_leave(&at);
+        CHECK_EQ(tb__cuda()->ctx_get_current(&current), 0);
+        CHECK(current == NULL);
+        CHECK_EQ(kit_fake()->calls("cuCtxGetDevice"), asked); /* the primary one is known */
+    }
+    OK(tb__stream_look(NULL, gpu_at(1), &at));
+    CHECK(at.gpu == gpu_at(1));
+    tb__stream_leave(&at);
+    tb__stream_destroy(gpu_at(1), stream);
+    FAILS(tb__stream_look(stream, gpu_at(0), &at), TB_E_INVALID, "no stream of CUDA");
+}
+
+/* Somebody else has made the primary context: it is asked about once, and known from then on. */
+static void a_primary_context_of_others_is_found_out(void)
+{
+    struct tb__stream_at at;
+    tb__stream stream = NULL;
+    tb__context others = NULL;
+    OK(tb__cuda_need());
+    CHECK_EQ(tb__cuda()->primary_retain(&others, 0), 0);
+    CHECK_EQ(tb__cuda()->ctx_push(others), 0);
+    CHECK_EQ(tb__cuda()->stream_create(&stream, TB__STREAM_NON_BLOCKING), 0);
+    for (int i = 0; i < 3; i++) {
+        unsigned long asked = kit_fake()->calls("cuCtxGetDevice");
+        OK(tb__stream_look(stream, NULL, &at));
+        CHECK(at.gpu == gpu_at(0));
+        tb__stream_leave(&at);
+        CHECK_EQ(kit_fake()->calls("cuCtxGetDevice") - asked, i == 0);
+    }
+    tb__stream_destroy(gpu_at(0), stream);
+    CHECK_EQ(tb__cuda()->ctx_pop(&others), 0);
 }
 
 static void the_device_of_a_stream(void)
@@ -424,6 +498,10 @@ int main(int argc, char **argv)
         ANY(a_stream_waits_for_a_word, NULL),
         ANY(a_batch_is_done_in_order, NULL),
         FAKE(words_that_the_device_cannot_reach, "devices=2;no_stream_ops=1"),
+        FAKE(the_way_follows_from_the_abilities, NULL),
+        ANY(a_device_can_be_told_to_do_without_words, NULL),
+        FAKE(a_look_at_a_stream, "devices=2"),
+        FAKE(a_primary_context_of_others_is_found_out, NULL),
         FAKE(the_device_of_a_stream, "devices=2"),
         ANY(a_function_is_called_when_the_stream_gets_there, NULL),
         ANY(a_stream_waits_for_an_event_of_another, NULL),

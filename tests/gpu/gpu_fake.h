@@ -111,6 +111,7 @@ static inline void gpu_pinned_end(void *memory)
 struct gpu_brake {
     uint64_t *word;
     uint64_t put;
+    uint64_t held; /* by a function on a thread of the driver: reached */
 };
 
 static inline void gpu_brake_init(struct gpu_brake *brake)
@@ -118,12 +119,39 @@ static inline void gpu_brake_init(struct gpu_brake *brake)
     *brake = (struct gpu_brake){.word = gpu_pinned(sizeof(uint64_t))};
 }
 
-/* The stream comes to a halt here. */
+/* On a thread of the driver. */
+static inline void gpu_brake_hold(void *argument)
+{
+    struct gpu_brake *brake = argument;
+    uint64_t until = ++brake->held;
+    while ((int64_t)(__atomic_load_n(brake->word, __ATOMIC_SEQ_CST) - until) < 0) {
+        usleep(100);
+    }
+}
+
+/* The stream comes to a halt here. Past the library, which may have been told to do without words
+ * in memory. */
 static inline void gpu_brake_put(struct gpu_brake *brake, const struct tb__gpu *gpu,
                                  tb_cuda_stream stream)
 {
     uint64_t address = tb__host_device_address(brake->word, sizeof *brake->word);
-    CHECK_OK(tb__stream_wait64_geq((tb__stream)stream, gpu, address, ++brake->put));
+    tb__stream raw = (tb__stream)stream;
+    struct tb__gpu_scope scope;
+    brake->put++;
+    CHECK_OK(tb__stream_enter(raw, gpu, &scope));
+    int result = tb__cuda()->stream_wait64(raw, address, brake->put, TB__STREAM_WAIT_VALUE_GEQ);
+    if (result == TB__CUDA_NOT_SUPPORTED) {
+        result = tb__cuda()->launch_host_func(raw, gpu_brake_hold, brake);
+    }
+    tb__gpu_leave(&scope);
+    CHECK_CUDA(result);
+}
+
+/* The same by a function of the user's that does not return: the driver calls one after another. */
+static inline void gpu_brake_put_function(struct gpu_brake *brake, tb_cuda_stream stream)
+{
+    brake->put++;
+    CHECK_CUDA(tb__cuda()->launch_host_func((tb__stream)stream, gpu_brake_hold, brake));
 }
 
 /* All streams that it holds up go on. */

@@ -34,7 +34,9 @@
 #endif
 /* -DFAIL: stream 0 may fail at any step. -DOWNER_DIES. -DUNMARKED: the owner's life word is not marked,
  * only the lifeline hangs up. -DREADER_DIES: reader 0 may. -DLEAVE: readers leave, and their gates are
- * unmapped. -DSTARTED: frame 1 is there. -DALONE: nobody but the owner's thread completes. -DDOWN:
+ * unmapped. -DTOLD: the owner's streams cannot write words: they call functions of the owner, one after
+ * another and perhaps late, and `done` is what the driver says when it is asked. -DLOOKS: the readers'
+ * streams cannot wait for words: their threads do it. -DSTARTED: frame 1 is there. -DALONE: nobody but the owner's thread completes. -DDOWN:
  * reader 0 publishes what its stream makes of frame 1, to a reader of its own. */
 
 #define claimed(g) ((g) | 129)
@@ -105,6 +107,12 @@ bit loaned[SLOTS];         /* a writer has the slot (the owner's own memory, as 
 byte work[SLOTS];          /* generation to be completed */
 byte work_on[SLOTS];       /* its stream */
 byte done[SLOTS];          /* written by streams */
+#ifdef TOLD
+byte asked[STREAMS];       /* calls that the stream was told to make */
+byte came[STREAMS];        /* and has made */
+byte ticket[SLOTS];        /* of the frame in the slot */
+chan calls[STREAMS] = [WRITES] of {byte}; /* the slot that each was made for, which nobody looks at */
+#endif
 bit turn[WRITES + 2];      /* bit n: head may pass frame n */
 byte begun;
 byte list;                 /* bit r: reader r is on the list that the owner walks */
@@ -381,6 +389,10 @@ proctype Owner()
         /* Publish: what the stream is told, then what is said about it. */
         atomic {
             walking++;
+#ifdef TOLD
+            asked[x]++;
+            ticket[s] = asked[x];
+#else
             set = list;
             if
             :: set & 1 -> last_gated[0] = g
@@ -391,6 +403,7 @@ proctype Owner()
             :: set & 2 -> last_gated[1] = g
             :: else
             fi;
+#endif
 #endif
             queue[x]!s, g, set;
             set = 0
@@ -463,6 +476,8 @@ proctype Producer(byte x)
             write_gates(g, true);
 #ifdef NO_GATES_FIRST
             d_step { s = 0; g = 0; set = 0 }
+#elif defined(TOLD)
+            d_step { done[s] = g; calls[x]!s; s = 0; g = 0; set = 0 }
 #else
             d_step { done[s] = g; s = 0; g = 0; set = 0 }
 #endif
@@ -478,6 +493,43 @@ proctype Producer(byte x)
         }
     }
 }
+
+#ifdef TOLD
+#ifdef NO_TICKET
+#define is_called(n) (work[n] != 0 && n == made_for)
+#else
+#define is_called(n) (work[n] != 0 && work_on[n] == x && came[x] >= ticket[n])
+#endif
+inline look_called(n)
+{
+    if
+    :: atomic { is_called(n) -> s = n; g = work[n]; f = 0 }
+        complete()
+    :: else
+    fi
+}
+
+/* A thread of the driver in the owner's process: also of a stream that has failed. */
+proctype Caller(byte x)
+{
+    byte s, g, set, made_for;
+    bit f, mine;
+    {
+        skip;
+    end:
+        do
+        :: atomic { calls[x]?made_for -> came[x]++ }
+            look_called(0);
+#if SLOTS > 1
+            look_called(1);
+#endif
+            made_for = 0
+        od
+    } unless {
+        d_step { OWNER_GONE -> s = 0; g = 0; set = 0; f = 0; mine = 0; made_for = 0 }
+    }
+}
+#endif
 
 #ifdef LEAVE
 /* The owner's service thread, when a reader is gone. */
@@ -739,7 +791,14 @@ proctype Reader(byte r)
         atomic { true_torn[r] = 0; true_sure[r] = 0 }
         look(poisoned_of(r, s), failed[s], gate_of(r, s), gen[s], life[OWNER]);
         if
+#ifdef LOOKS
+        :: atomic {
+               res == AGAIN ->
+               gate_of(r, s) >= g || failed[s] == g || gen[s] == g || gen[s] == claimed(g)
+           }
+#else
         :: atomic { res == AGAIN -> tasks[r]!WAIT, s, g }
+#endif
 #if defined(OWNER_DIES) && !defined(NO_LOOK_AFTER_WAIT)
             if
             :: life[OWNER] >= MARKED -> give_up_all()
@@ -1017,7 +1076,12 @@ init
 #endif
         i = 0;
         do
-        :: i < STREAMS -> run Producer(i); i++
+        :: i < STREAMS ->
+            run Producer(i);
+#ifdef TOLD
+            run Caller(i);
+#endif
+            i++
         :: else -> break
         od;
 #endif

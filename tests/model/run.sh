@@ -241,6 +241,15 @@ ok "gate: the owner dies, a look after the wait is enough" gate.pml $owner -DNO_
 ok "gate: the owner dies, looks until the hang-up are enough" gate.pml $owner -DNO_LOOK_AFTER_WAIT
 ok "gate: a reader dies, gates are unmapped" gate.pml -DREADER_DIES -DLEAVE -DALONE $started
 ok "gate: a reader dies, a frame was made of what it read" gate.pml $down
+ok "gate: the owner is told by its streams" gate.pml -DTOLD -DSLOTS=1
+ok "gate: the owner is told, a late joiner" gate.pml -DTOLD -DLATE=1 $started
+ok "gate: the owner is told, a stream fails" gate.pml -DTOLD $fails -DWRITES=2
+ok "gate: the owner is told, and dies" gate.pml -DTOLD $owner -DALONE
+ok "gate: the reader's thread waits" gate.pml -DLOOKS
+ok "gate: the reader's thread waits, a stream fails" gate.pml -DLOOKS $fails -DLATE=1
+ok "gate: the reader's thread waits, the owner dies" gate.pml -DLOOKS $owner
+ok "gate: both by their threads, the owner dies" gate.pml -DTOLD -DLOOKS $owner -DLATE=1 -DALONE
+more "gate: the owner is told by its streams, 2 slots" gate.pml -DTOLD
 more "gate: two readers, one late, 1 slot" gate.pml -DREADERS=2 -DLATE=2 -DSLOTS=1 -DWRITES=2
 more "gate: the owner dies, a late joiner" gate.pml $owner -DLATE=1
 more "gate: the owner dies, 2 slots, two complete" gate.pml -DOWNER_DIES $started -DWRITES=2
@@ -359,6 +368,8 @@ caught "gate: without noting poison before the gate" torn gate.pml -DNO_POISONED
 caught "gate: without looking at the note" torn gate.pml -DNO_LOOK_POISONED $owner
 caught "gate: without looking at the note last" torn gate.pml -DNO_POISONED_LAST $owner
 caught "gate: without raising the note only" torn gate.pml -DNO_RAISE_POISONED $owner_again
+caught "gate: without counting a stream's calls" torn gate.pml -DNO_TICKET -DTOLD
+caught "gate: without raising gates, told" stuck gate.pml -DNO_RAISE -DTOLD
 caught "gate: without asking for the owner after the gate" torn gate.pml -DNO_LIFE_LOOK $down
 
 while [ "${#running[@]}" -gt 0 ]; do

@@ -160,7 +160,8 @@ void fake_configure(void)
         }
     }
     for (int i = 0; i < fake.device_count; i++) {
-        fake.primaries[i] = (struct fake_context){.device = i, .is_primary = 1};
+        fake.primaries[i] = (struct fake_context){
+            .device = i, .is_primary = 1, .callbacks = PTHREAD_MUTEX_INITIALIZER};
     }
 }
 

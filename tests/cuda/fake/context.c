@@ -275,6 +275,7 @@ FAKE_API int cuCtxCreate_v2(tb__context *out, unsigned flags, int device)
     struct fake_context *context = calloc(1, sizeof *context);
     fake_lock();
     context->device = device;
+    pthread_mutex_init(&context->callbacks, NULL);
     context->next = fake.contexts;
     fake.contexts = context;
     stack.contexts[stack.depth++] = context;

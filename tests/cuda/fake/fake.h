@@ -56,6 +56,7 @@ struct fake_context {
     int broken; /* the code that every call in it returns */
     unsigned peers;
     struct CUstream_st *legacy, *per_thread;
+    pthread_mutex_t callbacks; /* host functions come one after another, as with the real one */
     struct fake_context *next;
 };
 

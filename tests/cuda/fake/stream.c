@@ -284,9 +284,12 @@ FAKE_API int cuStreamGetCtx(tb__stream handle, tb__context *out)
 
 static int host_function(struct work *work)
 {
+    struct fake_context *context = (struct fake_context *)(uintptr_t)work->args[2];
     tb__host_fn *function = NULL;
     memcpy(&function, &work->args[0], sizeof function);
+    pthread_mutex_lock(&context->callbacks);
     function((void *)(uintptr_t)work->args[1]);
+    pthread_mutex_unlock(&context->callbacks);
     return 0;
 }
 
@@ -300,6 +303,7 @@ FAKE_API int cuLaunchHostFunc(tb__stream handle, tb__host_fn *function, void *ar
         struct work *work = work_make("cuLaunchHostFunc", host_function);
         memcpy(&work->args[0], &function, sizeof function);
         work->args[1] = (uint64_t)(uintptr_t)argument;
+        work->args[2] = (uint64_t)(uintptr_t)stream->context;
         stream_enqueue(stream, work);
     }
     return fake_unlock(code);
