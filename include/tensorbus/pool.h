@@ -12,6 +12,7 @@
 #ifndef TENSORBUS_POOL_H
 #define TENSORBUS_POOL_H
 
+#include <tensorbus/adopt.h>
 #include <tensorbus/bus.h>
 
 #ifdef __cplusplus
@@ -49,15 +50,18 @@ typedef struct tb_pool_options {
     uint32_t require_zero_copy; /* 1: tb_pool_write() is an error */
     const char *const
         *ackers; /* names of processes that must acknowledge; NULL-terminated; or NULL */
-    const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot */
+    const char *doradma_name; /* "dora_pool_...": a /dev/shm file for foreign readers; one slot. On
+                                 a GPU the slot is plain memory with a legacy IPC handle in that
+                                 file, which readers can write, too */
     uint32_t live;   /* 1: one slot, written in place whoever holds it: a frame changes under its
                         holders, and may be half old and half new. A write never waits for readers */
     uint32_t pinned; /* 1: register host slots with CUDA at once, not when a GPU first copies */
-    uint32_t copy_threads; /* that share the copy of a write of 4 MiB or more, the caller among
-                              them; 0, 1: the caller alone. The others are started here and sleep
-                              between writes; host memory and packed sources only. Faster, and more
-                              processors busy for as long */
-    uint32_t reserved;     /* 0 */
+    uint32_t copy_threads;    /* that share the copy of a write of 4 MiB or more, the caller among
+                                 them; 0, 1: the caller alone. The others are started here and sleep
+                                 between writes; host memory and packed sources only. Faster, and more
+                                 processors busy for as long */
+    uint32_t reserved;        /* 0 */
+    const tb_adoption *adopt; /* the slots are memory of one's own, see adopt.h; NULL: the pool's */
 } tb_pool_options;
 
 /** Register a pool.
@@ -65,11 +69,11 @@ typedef struct tb_pool_options {
  *  Owner:   the caller; end with tb_pool_close(). Options are copied.
  *  Returns: TB_OK, TB_E_INVALID, TB_E_EXISTS (the name, or the file of doradma_name), TB_E_NOMEM
  *           (names needed and available bytes), TB_E_LIMIT (slots, leases, copy_threads, overflow,
- *           locked memory, open files), TB_E_UNSUPPORTED (device, an option of a newer release),
- *           TB_E_SYSTEM, TB_E_FORKED.
- *  Threads: any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per
- *           GiB; when a runner has started the process, for its answer to the first pool.
- *  Source:  src/pool/pool.c */
+ *           locked memory, open files), TB_E_UNSUPPORTED (device, an option of a newer release,
+ *           memory that cannot be adopted: says why, and what to use instead), TB_E_MISMATCH
+ * (memory to adopt lies on another device than options name), TB_E_SYSTEM, TB_E_FORKED. Threads:
+ * any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per GiB; when
+ * a runner has started the process, for its answer to the first pool. Source:  src/pool/pool.c */
 TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *options,
                                               tb_pool **out);
 
@@ -83,10 +87,10 @@ TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options
  *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out);
 
-/** The tensor of a loan: memory of the slot, aligned to 4096 bytes, with whatever it held before.
- *  Shape:   the registered one, or that of tb_loan_reshape().
- *  Owner:   borrowed; dead after publish or cancel.   Returns: NULL for NULL.
- *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+/** The tensor of a loan: memory of the slot, aligned to 4096 bytes (adopted slots: as they are),
+ * with whatever it held before. Shape:   the registered one, or that of tb_loan_reshape(). Owner:
+ * borrowed; dead after publish or cancel.   Returns: NULL for NULL. Threads: the loan belongs to
+ * one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
 
 /** Give a loan of a pool with varying shapes its shape and, optionally, strides.
@@ -157,6 +161,7 @@ TB_API tb_status tb_pool_free(tb_pool *pool);
 
 /** Close the owner's object; frees the pool first if it is not freed yet. NULL is allowed.
  *  Owner:   takes the pool. Open loans are cancelled: their pointers are dead.
+ *           Adopted memory stays in use as adopt.h says.
  *  Threads: one, after all other calls on the pool have returned.   Waits: for the end of the
  *           threads of copy_threads, if any.
  *  Source:  src/pool/pool.c */
@@ -184,6 +189,12 @@ typedef struct tb_pool_stats {
     uint32_t slots;
     uint32_t freed; /* 1 after free */
     uint64_t slot_bytes;
+    uint64_t
+        troubles; /* that readers told of: memory that they could not map or page-lock, contexts
+                     that broke; the same one after another by one reader counts once */
+    tb_status trouble_status; /* of the newest */
+    uint32_t reserved;
+    char trouble[120]; /* the newest: who, and what; cut off if need be */
 } tb_pool_stats;
 
 /** Read the counters of a pool.

@@ -2,6 +2,7 @@
 #ifndef TENSORBUS_TENSORBUS_H
 #define TENSORBUS_TENSORBUS_H
 
+#include <tensorbus/adopt.h>
 #include <tensorbus/bus.h>
 #include <tensorbus/cuda.h>
 #include <tensorbus/embed.h>

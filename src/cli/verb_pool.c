@@ -26,8 +26,11 @@ static const char help[] =
     "{\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\"segment_bytes\",\n"
     "           \"policy\",\"lane\",\"readers\",\"frames\",\"bytes\",\"copies\",\"copied_bytes\",\n"
     "           \"drops\",\"overwrites\",\"waits\",\"wakeups\",\"age_s\",\"device\",\n"
-    "           \"device_uuid\",\"device_memory\",\"device_bytes\"}\n"
-    "           device is cpu or cuda; of cpu the last three are null\n"
+    "           \"device_uuid\",\"device_memory\",\"device_bytes\",\"adopted\",\n"
+    "           \"troubles\",\"trouble\"}\n"
+    "           device is cpu or cuda; of cpu device_uuid, device_memory and device_bytes are "
+    "null,\n"
+    "           and trouble is null without one\n"
     "\n"
     "exit codes: 0 ok, 1 no such flow, process or pool, 2 wrong usage\n"
     "\n"
@@ -68,6 +71,8 @@ static const char *place_name(enum tb__doradma_place place)
         return "ipc";
     case TB__PLACE_MAPPED:
         return "mapped";
+    case TB__PLACE_DMABUF:
+        return "dmabuf";
     default:
         return "host";
     }
@@ -75,7 +80,7 @@ static const char *place_name(enum tb__doradma_place place)
 
 static int is_on_gpu(const struct tb__observation *seen)
 {
-    return seen->place != TB__PLACE_SEGMENT;
+    return tb__place_is_gpu(seen->place);
 }
 
 /* "cpu", or the GPU by the beginning of its UUID: its number differs between processes. */
@@ -100,12 +105,21 @@ static void print_json(const char *process, const struct tb__observation *seen)
            ",\"policy\":\"%s\",\"lane\":\"%s\",\"readers\":%u,\"frames\":%" PRIu64
            ",\"bytes\":%" PRIu64 ",\"copies\":%" PRIu64 ",\"copied_bytes\":%" PRIu64
            ",\"drops\":%" PRIu64 ",\"overwrites\":%" PRIu64 ",\"waits\":%" PRIu64
-           ",\"wakeups\":%" PRIu64 ",\"age_s\":%.6f",
+           ",\"wakeups\":%" PRIu64 ",\"age_s\":%.6f,\"adopted\":%s",
            seen->slots, seen->slot_bytes, seen->segment_bytes,
            seen->policy == TB_EVERY ? "every" : "latest", lane_name(seen->lane),
            seen->stats.readers, seen->stats.frames, seen->stats.bytes, seen->stats.copies,
            seen->stats.copied_bytes, seen->stats.drops, seen->stats.overwrites, seen->stats.waits,
-           seen->stats.wakeups, age_s(seen));
+           seen->stats.wakeups, age_s(seen), seen->adopted ? "true" : "false");
+    printf(",\"troubles\":%" PRIu64 ",\"trouble\":", seen->stats.troubles);
+    if (seen->stats.troubles > 0) {
+        char text[200];
+        snprintf(text, sizeof text, "%s: %s", tb_status_name(seen->stats.trouble_status),
+                 seen->stats.trouble);
+        tb__cli_json_string(stdout, text);
+    } else {
+        printf("null");
+    }
     if (is_on_gpu(seen)) {
         printf(",\"device\":\"cuda\",\"device_uuid\":\"%s\",\"device_memory\":\"%s\","
                "\"device_bytes\":%" PRIu64 "}",
@@ -214,7 +228,10 @@ static void print_info(const char *path, const struct tb__observation *seen)
     } else {
         printf("device       cpu\n");
         printf("slots        %u of %" PRIu64 " bytes, %" PRIu64 " bytes in all\n", seen->slots,
-               seen->slot_bytes, seen->segment_bytes);
+               seen->slot_bytes, seen->segment_bytes + seen->device_bytes);
+    }
+    if (seen->adopted) {
+        printf("memory       adopted: it belongs to the user of the pool\n");
     }
     printf("policy       %s, up to %u leases per reader\n",
            seen->live                 ? "live: written in place whoever reads"
@@ -229,6 +246,10 @@ static void print_info(const char *path, const struct tb__observation *seen)
     printf("overwrites   %" PRIu64 "\n", stats->overwrites);
     printf("waits        %" PRIu64 "\n", stats->waits);
     printf("wake-ups     %" PRIu64 "\n", stats->wakeups);
+    if (stats->troubles > 0) {
+        printf("troubles     %" PRIu64 " of readers, the newest: %s: %s\n", stats->troubles,
+               tb_status_name(stats->trouble_status), stats->trouble);
+    }
     if (seen->newest_stamp_ns != 0) {
         printf("newest       frame %" PRIu64 ", %.3f s ago\n", seen->sequence, age_s(seen));
     }

@@ -35,8 +35,8 @@ static const struct {
          "or use a pool's own"},
     [TB_MEMORY_PAGEABLE] =
         {"pageable", 0,
-         "private memory of a process cannot be mapped by another: write into a pool's loan, or "
-         "copy it into a pool"},
+         "private memory of a process cannot be mapped by another: write into a pool's loan, copy "
+         "it into a pool, or, if it is a memfd's, adopt it by its descriptor"},
     [TB_MEMORY_VIRTUAL] =
         {"virtual", 0,
          "this virtual memory was made without a descriptor for others (as PyTorch's expandable "

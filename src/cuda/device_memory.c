@@ -148,10 +148,21 @@ static tb_status finish(tb_status status, struct tb__gpu_scope *scope,
     return status;
 }
 
-tb_status tb__device_alloc(const struct tb__gpu *gpu, uint64_t bytes, struct tb__device_memory *out)
+static tb_status alloc_kind(const struct tb__gpu *gpu, enum tb__device_kind kind, uint64_t bytes,
+                            struct tb__device_memory *out)
 {
     struct tb__gpu_scope scope;
     struct tb__device_memory memory;
+    TB__TRY(begin(gpu, kind, bytes, &memory));
+    TB__TRY(tb__gpu_enter(gpu, &scope));
+    tb_status status = kind == TB__DEVICE_VMM   ? tb__vmm_alloc(&memory)
+                       : kind == TB__DEVICE_IPC ? ipc_alloc(&memory)
+                                                : tb__mapped_alloc(&memory);
+    return finish(status, &scope, &memory, out);
+}
+
+tb_status tb__device_alloc(const struct tb__gpu *gpu, uint64_t bytes, struct tb__device_memory *out)
+{
     enum tb__device_kind kind = tb__device_kind_of(gpu);
     if (kind == TB__DEVICE_NONE) {
         return TB__FAIL(TB_E_UNSUPPORTED,
@@ -159,12 +170,20 @@ tb_status tb__device_alloc(const struct tb__gpu *gpu, uint64_t bytes, struct tb_
                         "the CPU",
                         gpu->ordinal, gpu->name);
     }
-    TB__TRY(begin(gpu, kind, bytes, &memory));
-    TB__TRY(tb__gpu_enter(gpu, &scope));
-    tb_status status = kind == TB__DEVICE_VMM   ? tb__vmm_alloc(&memory)
-                       : kind == TB__DEVICE_IPC ? ipc_alloc(&memory)
-                                                : tb__mapped_alloc(&memory);
-    return finish(status, &scope, &memory, out);
+    return alloc_kind(gpu, kind, bytes, out);
+}
+
+tb_status tb__device_alloc_plain(const struct tb__gpu *gpu, uint64_t bytes,
+                                 struct tb__device_memory *out)
+{
+    if (gpu->integrated || !gpu->unified) {
+        return TB__FAIL(TB_E_UNSUPPORTED,
+                        "cuda:%d (%s) has no memory with a legacy IPC handle%s: use a pool on the "
+                        "CPU",
+                        gpu->ordinal, gpu->name,
+                        gpu->integrated ? ": it shares the machine's memory" : "");
+    }
+    return alloc_kind(gpu, TB__DEVICE_IPC, bytes, out);
 }
 
 tb_status tb__device_allow(const struct tb__device_memory *memory, const struct tb__gpu *gpu)

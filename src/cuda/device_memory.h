@@ -53,6 +53,11 @@ const char *tb__device_kind_name(enum tb__device_kind kind);
 tb_status tb__device_alloc(const struct tb__gpu *gpu, uint64_t bytes,
                            struct tb__device_memory *out);
 
+/* The same as plain memory with a legacy IPC handle, whatever else the device can do: for readers
+ * that know nothing else. TB_E_UNSUPPORTED: it has none (integrated GPUs). */
+tb_status tb__device_alloc_plain(const struct tb__gpu *gpu, uint64_t bytes,
+                                 struct tb__device_memory *out);
+
 /* Let streams of another device of this process reach the memory. TB_E_UNSUPPORTED: they cannot. */
 tb_status tb__device_allow(const struct tb__device_memory *memory, const struct tb__gpu *gpu);
 

@@ -291,6 +291,9 @@ void tb__detach(tb_pool *pool, struct tb__attached *who)
         tb__a32_store_release(&who->gone, 1);
     }
     tb__bus_ring_self(pool->bus); /* slots may have come free */
+    if (pool->adoption.ending) {
+        tb__watch_changed(pool->layer);
+    }
 }
 
 void tb__detach_all(tb_pool *pool)

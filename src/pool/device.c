@@ -17,6 +17,9 @@ struct tb__device_share {
     uint32_t users;
     const struct tb__gpu *gpu; /* on which it is mapped here */
     struct tb__device_memory memory;
+    uint64_t offset;            /* of slot 0 */
+    struct tb__adopted adopted; /* `memory` is a view of it */
+    int is_adopted;             /* the memory stays its user's */
 };
 
 static pthread_mutex_t shares_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -57,7 +60,8 @@ static void link_share(struct tb__device_share *share)
 /* ---- owner ---- */
 
 _Static_assert(TB__PLACE_VMM == (int)TB__DEVICE_VMM && TB__PLACE_IPC == (int)TB__DEVICE_IPC &&
-                   TB__PLACE_MAPPED == (int)TB__DEVICE_MAPPED,
+                   TB__PLACE_MAPPED == (int)TB__DEVICE_MAPPED &&
+                   TB__PLACE_DMABUF == (int)TB__DEVICE_DMABUF,
                "a segment names kinds of device memory by their numbers");
 
 static tb_status describe(const struct tb__device_memory *memory, struct tb__doradma_spec *spec,
@@ -69,6 +73,39 @@ static tb_status describe(const struct tb__device_memory *memory, struct tb__dor
                                           : tb__device_export_fd(memory, out_take_fd);
 }
 
+static void destroy(struct tb__device_share *share)
+{
+    if (share->is_adopted) {
+        tb__adopted_release(&share->adopted);
+    } else {
+        tb__device_free(&share->memory);
+    }
+    free(share);
+}
+
+/* Its memory is there, or `status` says why not. */
+static tb_status offer(struct tb__device_share *share, tb_status status,
+                       struct tb__doradma_spec *spec, struct tb__device_share **out,
+                       int *out_take_fd)
+{
+    *out_take_fd = -1;
+    if (status == TB_OK) {
+        memcpy(spec->device_uuid, share->gpu->uuid, sizeof spec->device_uuid);
+        status = describe(&share->memory, spec, out_take_fd);
+    }
+    if (status != TB_OK) {
+        tb_error kept;
+        tb_last_error(&kept);
+        destroy(share);
+        tb__error_restore(&kept);
+        return status;
+    }
+    share->offset = spec->device_offset;
+    link_share(share);
+    *out = share;
+    return TB_OK;
+}
+
 tb_status tb__device_share_create(tb_device device, uint64_t bytes, struct tb__doradma_spec *spec,
                                   struct tb__device_share **out, int *out_take_fd)
 {
@@ -77,20 +114,42 @@ tb_status tb__device_share_create(tb_device device, uint64_t bytes, struct tb__d
     TB__TRY(tb__cuda_need());
     TB__TRY(tb__gpu_of_device(device, &gpu));
     TB__TRY(create(spec->uid, gpu, &share));
-    *out_take_fd = -1;
-    tb_status status = tb__device_alloc(gpu, bytes, &share->memory);
-    if (status == TB_OK) {
-        memcpy(spec->device_uuid, gpu->uuid, sizeof spec->device_uuid);
-        status = describe(&share->memory, spec, out_take_fd);
-    }
+    /* dora's readers know IPC handles alone. */
+    tb_status status = spec->flags & TB__GEOMETRY_EXPORT
+                           ? tb__device_alloc_plain(gpu, bytes, &share->memory)
+                           : tb__device_alloc(gpu, bytes, &share->memory);
+    return offer(share, status, spec, out, out_take_fd);
+}
+
+tb_status tb__device_share_adopt(struct tb__adopted *adopted, struct tb__doradma_spec *spec,
+                                 struct tb__device_share **out, int *out_take_fd)
+{
+    struct tb__device_share *share = NULL;
+    tb_status status = create(spec->uid, adopted->gpu, &share);
     if (status != TB_OK) {
-        tb__device_free(&share->memory);
-        free(share);
+        tb__adopted_release(adopted);
         return status;
     }
-    link_share(share);
-    *out = share;
-    return TB_OK;
+    share->adopted = *adopted;
+    share->is_adopted = 1;
+    share->memory = adopted->memory;
+    share->memory.bytes = adopted->export_bytes;
+    spec->device_offset = adopted->offset;
+    return offer(share, TB_OK, spec, out, out_take_fd);
+}
+
+tb_status tb__device_share_dmabuf(tb_device device, int borrow_fd, uint64_t bytes,
+                                  struct tb__doradma_spec *spec, struct tb__device_share **out,
+                                  int *out_take_fd)
+{
+    const struct tb__gpu *gpu;
+    struct tb__device_share *share = NULL;
+    TB__TRY(tb__cuda_need());
+    TB__TRY(tb__gpu_of_device(device, &gpu));
+    TB__TRY(create(spec->uid, gpu, &share));
+    tb_status status =
+        tb__device_import_fd(gpu, TB__DEVICE_DMABUF, borrow_fd, bytes, 0, &share->memory);
+    return offer(share, status, spec, out, out_take_fd);
 }
 
 /* ---- reader ---- */
@@ -129,6 +188,7 @@ tb_status tb__device_share_open(const struct tb__doradma_view *view, tb_device d
         free(share);
         return status;
     }
+    share->offset = view->device_offset;
     link_share(share); /* two threads that came at once have one each */
     *out = share;
     return TB_OK;
@@ -152,14 +212,13 @@ void tb__device_share_close(struct tb__device_share *share)
     }
     pthread_mutex_unlock(&shares_mutex);
     if (last) {
-        tb__device_free(&share->memory);
-        free(share);
+        destroy(share);
     }
 }
 
 uint8_t *tb__device_data(const struct tb__device_share *share)
 {
-    return (uint8_t *)(uintptr_t)share->memory.ptr;
+    return (uint8_t *)(uintptr_t)(share->memory.ptr + share->offset);
 }
 
 const struct tb__gpu *tb__device_gpu(const struct tb__device_share *share)

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "cuda/adopt.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/host_memory.h"
@@ -18,6 +19,14 @@ struct tb__device_share;
 /* Allocate; `spec` learns how others get at it. *out_take_fd is -1 when no descriptor is needed. */
 tb_status tb__device_share_create(tb_device device, uint64_t bytes, struct tb__doradma_spec *spec,
                                   struct tb__device_share **out, int *out_take_fd);
+/* The same with memory of the user's own: it stays his, and *adopted is the share's from here on,
+ * also on failure. */
+tb_status tb__device_share_adopt(struct tb__adopted *adopted, struct tb__doradma_spec *spec,
+                                 struct tb__device_share **out, int *out_take_fd);
+/* ... and with `bytes` behind a DMA-BUF descriptor, which stays the caller's. */
+tb_status tb__device_share_dmabuf(tb_device device, int borrow_fd, uint64_t bytes,
+                                  struct tb__doradma_spec *spec, struct tb__device_share **out,
+                                  int *out_take_fd);
 /* Get at another process's allocation, or find this process's own. `device` 0: the GPU that has it.
  * borrow_fd may be -1. */
 tb_status tb__device_share_open(const struct tb__doradma_view *view, tb_device device,

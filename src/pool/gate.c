@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/slack.h"
 #include "cuda/order.h"
+#include "pool/trouble.h"
 
 #define END_PATIENCE_NS INT64_C(10000000000)
 #define CPU_PAUSE_NS 30000 /* between looks of a CPU that waits in a stream's place */
@@ -182,7 +183,7 @@ tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream)
         return TB_OK; /* incomplete ones, too: that is told at the release */
     }
     struct tb__stream_at at;
-    TB__TRY(look_at(reader, stream, &at));
+    TB__TRY(tb__trouble_check(reader, look_at(reader, stream, &at)));
     int words = tb__order_way(at.gpu) == TB__ORDER_WORDS;
     tb_status status = words ? wait_by_stream(frame, &at) : TB_OK;
     tb__stream_leave(&at);
@@ -193,7 +194,7 @@ tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream)
     if (owner_is_dying(reader)) {
         tb__gates_give_up(reader);
     }
-    return status;
+    return tb__trouble_check(reader, status);
 }
 
 /* On a thread of the driver. Who closes the reader waits until the entry reads 0: nothing of it may
@@ -250,6 +251,7 @@ tb_status tb_frame_release_on(tb_frame *frame, tb_cuda_stream stream)
         tb__stream_leave(&at);
     }
     if (status != TB_OK) {
+        tb__trouble_check(frame->reader, status);
         /* The stream cannot say when it is done. */
         tb_frame_release(frame);
     }

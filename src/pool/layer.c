@@ -8,6 +8,7 @@
 
 #include "base/fd.h"
 #include "base/near.h"
+#include "pool/adopt.h"
 #include "pool/order.h"
 #include "pool/pending.h"
 #include "pool/serve.h"
@@ -119,18 +120,20 @@ static void closing(void *state)
     while (layer->readers != NULL) {
         tb_reader_close(layer->readers);
     }
+    tb__watch_stop(layer); /* it may end pools */
     /* What GPUs work on comes to its end while readers see that this process lives. */
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         tb__order_drain(pool);
     }
-    tb__watch_stop(layer);
     /* Whoever attached before this is told below; nobody attaches after it. */
     tb__bus_lock(layer->bus);
     layer->closing = 1;
     tb__bus_unlock(layer->bus);
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
-        tb__pages_tell(pool, atomic_load(&pool->freed) ? TB__PAGE_FREED : TB__PAGE_GOODBYE);
+        int ends = atomic_load(&pool->freed) || pool->adoption.on;
+        tb__pages_tell(pool, ends ? TB__PAGE_FREED : TB__PAGE_GOODBYE);
     }
+    tb__adoption_close_all(layer);
     tb__lifeline_unref(atomic_exchange(&layer->runner, NULL));
 }
 
@@ -160,7 +163,7 @@ static tb_status opening(tb_bus *bus)
     tb__watch_init(&layer->watch);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
     tb__bus_on_landed(bus, tb__pending_landed, layer);
-    tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_OBSERVE, tb__pool_serve, layer);
+    tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_READER_TROUBLE, tb__pool_serve, layer);
     tb__bus_handle(bus, TB__MSG_CANCEL, TB__MSG_CANCEL, tb__pool_serve, layer);
     return TB_OK;
 }

@@ -166,6 +166,7 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
         .varying = (view->flags & TB__GEOMETRY_VARYING) != 0,
         .exported = (view->flags & TB__GEOMETRY_EXPORT) != 0,
         .live = (view->flags & TB__GEOMETRY_LIVE) != 0,
+        .adopted = (view->flags & TB__GEOMETRY_ADOPTED) != 0,
         .slot_bytes = view->slot_bytes,
         .segment_bytes = view->segment_bytes,
         .registered_ns = tb__a64_load_relaxed(&counters->registered_ns),
@@ -174,7 +175,7 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
         .device_bytes = view->device_bytes,
     };
     tb__name_copy(out->name, observer->name);
-    if (out->place != TB__PLACE_SEGMENT) {
+    if (tb__place_is_gpu(out->place)) {
         /* Whether it is an instance of a divided GPU is known to its driver alone. */
         char uuid[TB__UUID_TEXT];
         tb__gpu_uuid_text(view->device_uuid, 0, uuid);

@@ -21,6 +21,7 @@ struct tb__observation {
     int varying;
     int exported;
     int live;
+    int adopted; /* the slots are memory of its user's */
     uint64_t slot_bytes;
     uint64_t segment_bytes;
     uint64_t sequence;        /* of the newest frame; 0: none */
@@ -29,7 +30,7 @@ struct tb__observation {
     tb_pool_stats stats; /* `held` is not known to an observer: 0 */
     tb_lane lane;
     enum tb__doradma_place place; /* of the slots */
-    uint64_t device_bytes;        /* of a GPU's allocation; 0: the slots are in the segment */
+    uint64_t device_bytes;        /* of the allocation there; 0: the slots are in the segment */
     char device_uuid[37];         /* of the GPU, as nvidia-smi has it behind "GPU-"; "" */
 };
 

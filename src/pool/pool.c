@@ -5,6 +5,7 @@
 #include "base/copy_team.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "pool/adopt.h"
 #include "pool/announce.h"
 #include "pool/order.h"
 #include "pool/pending.h"
@@ -31,11 +32,10 @@ static tb_status check_options(const tb_pool_options *options)
                         "pool `%s`: device 0x%x: TB_CPU and TB_CUDA(n) are possible", name,
                         (unsigned)options->device);
     }
-    if (options->device != TB_CPU && (options->doradma_name != NULL || options->lock_memory ||
-                                      options->pinned || options->copy_threads > 1)) {
+    if (options->device != TB_CPU &&
+        (options->lock_memory || options->pinned || options->copy_threads > 1)) {
         return TB__FAIL(TB_E_UNSUPPORTED,
-                        "pool `%s`: doradma_name, lock_memory, pinned and copy_threads are for "
-                        "host memory",
+                        "pool `%s`: lock_memory, pinned and copy_threads are for host memory",
                         name);
     }
     if (options->slots > TB_MAX_SLOTS) {
@@ -156,11 +156,12 @@ static tb_status make_loans(tb_pool *pool)
 
 /* ---- life ---- */
 
-static void pool_destroy(tb_pool *pool)
+void tb__pool_destroy(tb_pool *pool)
 {
     tb__copy_team_destroy(pool->copy_team);
     tb__mapped_end(&pool->mapped);
     tb__segment_destroy(pool);
+    tb__adoption_fini(pool);
     if (!tb__bus_keeps_mapped(pool->bus)) {
         tb__device_share_close(pool->device);
     }
@@ -216,11 +217,16 @@ static tb_status build(tb_pool *pool, const tb_pool_options *options)
     }
     TB__TRY(fill_spec(pool, options, &spec));
     TB__TRY(copy_ackers(pool, options));
-    if (options->device != TB_CPU) {
+    if (options->adopt != NULL) {
+        TB__TRY(tb__pool_adopt(pool, options, &spec));
+    } else if (options->device != TB_CPU) {
         TB__TRY(make_device(pool, options, &spec));
     }
     TB__TRY(tb__doradma_layout(&spec, &layout));
     TB__TRY(tb__segment_create(pool, options, &spec, &layout));
+    if (pool->adoption.slots != NULL) {
+        pool->segment.data = pool->adoption.slots;
+    }
     TB__TRY(make_loans(pool));
     if (!options->require_zero_copy) {
         TB__TRY(tb__copy_team_create(options->copy_threads, &pool->copy_team));
@@ -267,7 +273,7 @@ tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *given, tb_pool **
         tb__bus_unlock(bus);
     }
     if (status != TB_OK) {
-        pool_destroy(pool);
+        tb__pool_destroy(pool);
         return status;
     }
     tb__pool_announce(pool, TB__MSG_POOL_ADDED);
@@ -306,6 +312,10 @@ void tb_pool_close(tb_pool *pool)
         tb_status ignored = tb_pool_free(pool);
         (void)ignored;
     }
+    if (pool->adoption.on) {
+        tb__adoption_close(pool);
+        return;
+    }
     tb__bus_lock(pool->bus);
     tb_pool **at = &pool->layer->pools;
     while (*at != pool) {
@@ -323,7 +333,7 @@ void tb_pool_close(tb_pool *pool)
     }
     tb__bus_unlock(pool->bus);
     if (ended) {
-        pool_destroy(pool);
+        tb__pool_destroy(pool);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "pool/gate.h"
+#include "pool/trouble.h"
 
 /* ---- opening ---- */
 
@@ -70,7 +71,9 @@ static tb_status map_parts(tb_reader *reader, const struct tb__reply *reply,
     if (answer->flags & TB__POOL_GATED) {
         TB__TRY(tb__gates_map(reply->fds[2], &reader->gates));
     }
-    if (reader->segment.view.device_kind != TB__PLACE_SEGMENT) {
+    if (reader->segment.view.device_kind == TB__PLACE_MEMFD) {
+        TB__TRY(tb__slots_map(&reader->segment, device_fd, answer->name));
+    } else if (reader->segment.view.device_kind != TB__PLACE_SEGMENT) {
         TB__TRY(tb__device_share_open(&reader->segment.view, reader->wanted_device, device_fd,
                                       &reader->device));
     }
@@ -123,6 +126,9 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
     }
     if (status == TB_OK) {
         status = take_answer(reader, &reply);
+        if (status != TB_OK) {
+            tb__trouble_tell(reader);
+        }
         struct tb__reader_wire mapped = {.reader_id = reader->reader_id};
         tb_status ignored =
             tb__lifeline_send(reader->line, TB__MSG_POOL_MAPPED, &mapped, sizeof mapped);

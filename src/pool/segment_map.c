@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 
 #include <string.h>
+#include <unistd.h>
 
+#include "base/checked.h"
 #include "base/fd.h"
 #include "base/size.h"
 #include "pool/state.h"
@@ -78,8 +80,61 @@ tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
     return TB_OK;
 }
 
+tb_status tb__window_of(int borrow_fd, uint64_t offset, uint64_t bytes, struct tb__window *out)
+{
+    struct stat info;
+    if (fstat(borrow_fd, &info) != 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "looking at descriptor %d", borrow_fd);
+    }
+    /* Of huge pages, the size of one; else at least the kernel's. */
+    uint64_t page = info.st_blksize > TB__SEGMENT_PAGE ? (uint64_t)info.st_blksize : 0;
+    long kernel = sysconf(_SC_PAGESIZE);
+    if (page == 0 || page % (uint64_t)kernel != 0) {
+        page = (uint64_t)kernel;
+    }
+    out->skip = offset % page;
+    out->offset = offset - out->skip;
+    out->bytes = (out->skip + bytes + page - 1) / page * page;
+    return TB_OK;
+}
+
+tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name)
+{
+    const struct tb__doradma_view *view = &segment->view;
+    struct tb__window window;
+    uint64_t extent, found;
+    TB__TRY(tb__memfd_check(borrow_fd, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE, INT64_MAX, 0, &found));
+    if (!tb__doradma_extent(view->slot_stride, view->slot_count, view->slot_bytes, &extent) ||
+        !tb__range_fits(view->device_offset, extent, found)) {
+        return TB__FAIL(TB_E_CORRUPT, "pool `%s`: slots of %llu bytes in memory of %llu", name,
+                        (unsigned long long)extent, (unsigned long long)found);
+    }
+    /* What is not used of it may be sparse, the slots may not. */
+    struct stat info;
+    if (fstat(borrow_fd, &info) != 0 || (uint64_t)info.st_blocks * 512 < extent) {
+        return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its owner sent sparse memory", name);
+    }
+    TB__TRY(tb__window_of(borrow_fd, view->device_offset, extent, &window));
+    void *map = mmap(NULL, window.bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, borrow_fd,
+                     (off_t)window.offset);
+    if (map == MAP_FAILED) {
+        char text[TB__SIZE_TEXT];
+        return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %s", name,
+                              tb__size_text(window.bytes, text));
+    }
+    madvise(map, window.bytes, MADV_DONTDUMP);
+    segment->slots_map = map;
+    segment->slots_map_bytes = window.bytes;
+    segment->data = (uint8_t *)map + window.skip;
+    return TB_OK;
+}
+
 void tb__segment_unmap(struct tb__segment *segment)
 {
+    if (segment->slots_map != NULL) {
+        munmap(segment->slots_map, segment->slots_map_bytes);
+        segment->slots_map = NULL;
+    }
     if (segment->base != NULL) {
         munmap(segment->base, segment->view.segment_bytes);
         segment->base = NULL;

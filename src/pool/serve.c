@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "pool/announce.h"
 #include "pool/pending.h"
+#include "pool/trouble.h"
 
 /* ---- what a request says; 0: it is malformed, and the line was dropped ---- */
 
@@ -270,6 +271,23 @@ static void serve_observe(struct tb__pool_layer *layer, struct tb__lifeline *lin
     tb__bus_unlock(layer->bus);
 }
 
+static void serve_trouble(struct tb__pool_layer *layer, struct tb__lifeline *line,
+                          const struct tb__msg *msg)
+{
+    struct tb__trouble_wire wire;
+    tb_pool *pool;
+    if (tb__wire_body(msg, &wire, sizeof wire, 0) != TB_OK || wire.status >= 0) {
+        tb__lifeline_drop(line);
+        return;
+    }
+    tb__bus_lock(layer->bus);
+    struct tb__attached *who = find_attached(layer, line, has_id, wire.reader_id, &pool);
+    if (who != NULL) {
+        tb__trouble_note(pool, who, &wire);
+    }
+    tb__bus_unlock(layer->bus);
+}
+
 static void serve_cancel(struct tb__pool_layer *layer, struct tb__lifeline *line,
                          const struct tb__msg *msg)
 {
@@ -313,6 +331,9 @@ void tb__pool_serve(void *context, struct tb__lifeline *line, struct tb__msg *ms
         break;
     case TB__MSG_POOL_OBSERVE:
         serve_observe(layer, line, msg);
+        break;
+    case TB__MSG_READER_TROUBLE:
+        serve_trouble(layer, line, msg);
         break;
     case TB__MSG_CANCEL:
         serve_cancel(layer, line, msg);

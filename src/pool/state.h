@@ -55,6 +55,18 @@ struct tb__page_set {
     } refs[];
 };
 
+/* Slots that are memory of the pool's user: see pool/adopt.h. */
+struct tb__adoption {
+    uint32_t on;
+    uint32_t ending; /* closed by its user, and linked until nobody uses it; bus mutex */
+    uint32_t unused; /* nobody uses the memory any more; its closing thread */
+    uint8_t *slots;  /* host memory: slot 0; NULL: on a GPU, see tb_pool.device */
+    void *map;       /* mapped by us, with the slots; or NULL */
+    uint64_t map_bytes;
+    void (*release)(void *context);
+    void *context;
+};
+
 struct tb_loan {
     tb_pool *pool;
     uint32_t slot;
@@ -79,7 +91,8 @@ struct tb_pool {
     char *export_path; /* of a DORADMA export, to unlink; or NULL */
     struct tb__device_share
         *device;   /* a GPU's memory with the slots; NULL: they are in the segment */
-    int device_fd; /* names it to readers; or -1 */
+    int device_fd; /* names it, or an adopted memfd, to readers; or -1 */
+    struct tb__adoption adoption;
     pthread_mutex_t map_mutex;
     struct tb__mapped mapped; /* host slots, once a GPU copies from or to them; map_mutex */
     struct tb__a64
@@ -154,6 +167,7 @@ struct tb_reader {
     uint32_t ack;
     int64_t spin_ns;
     struct tb__a64 gone_since_ns;    /* when the owner was first seen dead */
+    struct tb__a64 trouble;          /* its kind, that was told the owner last; 0: none */
     _Atomic int poke_fd;             /* its end of a wake-up socket, or -1 */
     tb_frame *frames;                /* max_leases */
     tb_device wanted_device;         /* to map a GPU's pool on; 0: where it is */
@@ -198,6 +212,7 @@ struct tb__pool_layer {
     int runner_looked_up;
     int closing;     /* nobody attaches any more; bus mutex */
     int readers_end; /* the bus closes: readers go, whatever streams still do; closing thread */
+    int64_t ending_look_ns; /* until the next look at pools that end: adopt_end.c; bus mutex */
     struct tb__watch watch;
     _Atomic int stream_ordered; /* frames are opened by handle before GPUs have finished them */
 };
@@ -269,6 +284,9 @@ void tb__head_advance(tb_pool *pool, uint64_t g);
 void tb__loan_end(tb_loan *loan); /* published: the slot is no writer's any more */
 void tb__handle_fill(const tb_pool *pool, uint32_t slot, uint64_t g, tb_handle *out);
 
+/* pool.c: take a pool apart that nobody finds any more. */
+void tb__pool_destroy(tb_pool *pool);
+
 /* memory.c */
 tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
                              const struct tb__doradma_spec *spec,
@@ -281,6 +299,17 @@ uint64_t tb__memory_available(void);
 tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
                           const struct tb__pool_wire *answer, int populate);
 void tb__segment_unmap(struct tb__segment *segment);
+/* Map the memfd with the slots of a segment whose owner adopted it. tb__segment_unmap() undoes it,
+ * too. */
+tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name);
+
+/* The whole pages of a descriptor's file, of whatever size they are, around a range of it. */
+struct tb__window {
+    uint64_t offset; /* to map from */
+    uint64_t bytes;
+    uint64_t skip; /* from there to the range */
+};
+tb_status tb__window_of(int borrow_fd, uint64_t offset, uint64_t bytes, struct tb__window *out);
 
 /* stats.c: leases that a reader holds; a pool's counters as anyone who maps it sees them. */
 uint32_t tb__page_held(const struct tb__page_ref *ref);

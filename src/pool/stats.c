@@ -1,5 +1,5 @@
 /* Counters of a pool, for its owner and for tools. Any thread. */
-#include "pool/state.h"
+#include "pool/trouble.h"
 
 uint32_t tb__page_held(const struct tb__page_ref *ref)
 {
@@ -13,7 +13,7 @@ uint32_t tb__page_held(const struct tb__page_ref *ref)
 tb_pool_stats tb__stats_read(const struct tb__segment *segment)
 {
     const struct tb__counters_shm *counters = segment->counters;
-    return (tb_pool_stats){
+    tb_pool_stats stats = {
         .size = sizeof(tb_pool_stats),
         .frames = tb__a64_load_relaxed(&counters->frames),
         .bytes = tb__a64_load_relaxed(&counters->bytes),
@@ -28,6 +28,8 @@ tb_pool_stats tb__stats_read(const struct tb__segment *segment)
         .freed = (uint32_t)tb__a64_load_relaxed(&counters->freed),
         .slot_bytes = segment->view.slot_bytes,
     };
+    tb__trouble_read(segment, &stats);
+    return stats;
 }
 
 /* A dead reader is attached until its memory is gone; it counts for nothing from its death on. */

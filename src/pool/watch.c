@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "pool/adopt.h"
 #include "pool/gate.h"
 #include "pool/order.h"
 
@@ -80,7 +81,7 @@ static uint32_t list_pools(struct tb__pool_layer *layer, tb_pool *pools[POOLS_AT
 {
     uint32_t count = 0;
     for (tb_pool *pool = layer->pools; pool != NULL && count < POOLS_AT_ONCE; pool = pool->next) {
-        if (atomic_load(&pool->order) != NULL) {
+        if (atomic_load(&pool->order) != NULL && !pool->adoption.ending) {
             pools[count++] = pool;
         }
     }
@@ -118,6 +119,8 @@ static void *watch_main(void *argument)
         tb__bus_lock(layer->bus);
         int64_t until_ns = look_at_owners(layer, lives, &count);
         tb__bus_unlock(layer->bus);
+        int64_t ending_ns = tb__adoption_look(layer);
+        until_ns = ending_ns < until_ns ? ending_ns : until_ns;
         /* seq_cst: idle before the look; pairs with tb__watch_kick() behind a publisher's count. */
         atomic_store(&watch->idle, 1);
         if (look_at_pools(layer)) {

@@ -3,6 +3,7 @@
  * - owners of readers with a wake-up descriptor, and of readers that order themselves on a GPU: it
  *   sleeps on their life words, which the kernel marks at the very start of a process's end, and
  *   hangs the descriptor up, or opens the gates of frames that will never be finished;
+ * - pools that were closed while their adopted memory was in use (adopt_end.c);
  * - pools of this process with frames that a GPU works on: it completes those for whose completion
  *   nobody else may come by, finds streams that have failed, and lets go of readers' gates. */
 #ifndef TB_POOL_WATCH_H

@@ -10,6 +10,7 @@
 #include "cuda/order.h"
 #include "pool/order.h"
 #include "pool/support.h"
+#include "pool/trouble.h"
 #include "pool/write.h"
 
 /* ---- host memory of ours that a GPU copies from and to: registered once ---- */
@@ -20,19 +21,20 @@ tb_status tb__pool_pin(tb_pool *pool, const struct tb__gpu *gpu)
         TB__TRY(tb__cuda_need());
         TB__TRY(tb__gpu_current(&gpu));
     }
+    uint64_t bytes;
+    uint8_t *pages = tb__segment_pages(&pool->segment, &bytes);
     pthread_mutex_lock(&pool->map_mutex);
-    tb_status status = tb__mapped_get(&pool->mapped, gpu, pool->segment.data,
-                                      pool->segment.view.slot_stride * (uint64_t)pool->slots, 0);
+    tb_status status = tb__mapped_get(&pool->mapped, gpu, pages, bytes, 0);
     pthread_mutex_unlock(&pool->map_mutex);
     return status;
 }
 
 static tb_status pin_reader(tb_reader *reader, const struct tb__gpu *gpu)
 {
-    const struct tb__doradma_view *view = &reader->segment.view;
+    uint64_t bytes;
+    uint8_t *pages = tb__segment_pages(&reader->segment, &bytes);
     pthread_mutex_lock(&reader->map_mutex);
-    tb_status status = tb__mapped_get(&reader->segment_mapped, gpu, reader->segment.data,
-                                      view->slot_stride * (uint64_t)view->slot_count, 1);
+    tb_status status = tb__mapped_get(&reader->segment_mapped, gpu, pages, bytes, 1);
     pthread_mutex_unlock(&reader->map_mutex);
     return status;
 }
@@ -177,9 +179,10 @@ tb_status tb_frame_copy_on(tb_frame *frame, const tb_tensor *destination, tb_cud
     if (frame->reader->device == NULL && destination->device != TB_CPU) {
         const struct tb__gpu *gpu;
         TB__TRY(tb__gpu_of_device(destination->device, &gpu));
-        pin_if_possible(pin_reader(frame->reader, gpu));
+        pin_if_possible(tb__trouble_check(frame->reader, pin_reader(frame->reader, gpu)));
     }
-    return copy_on(destination, &frame->tensor, (tb__stream)stream, frame->reader->device);
+    return tb__trouble_check(frame->reader, copy_on(destination, &frame->tensor, (tb__stream)stream,
+                                                    frame->reader->device));
 }
 
 /* ---- any two tensors ---- */

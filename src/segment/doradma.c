@@ -91,11 +91,13 @@ static tb_status check_spec(const struct tb__doradma_spec *spec)
     if ((spec->flags & TB__GEOMETRY_LIVE) != 0 && spec->slots != 1) {
         return TB__FAIL(TB_E_INVALID, "a live pool has one slot, not %u", spec->slots);
     }
-    int on_device = (spec->flags & TB__GEOMETRY_DEVICE) != 0;
-    if (on_device != (spec->device_kind != TB__PLACE_SEGMENT) ||
-        spec->device_kind > TB__PLACE_MAPPED) {
+    if (!tb__doradma_place_ok(spec->device_kind, spec->flags)) {
         return TB__FAIL(TB_E_INVALID, "device kind %u with geometry flags 0x%x", spec->device_kind,
                         spec->flags);
+    }
+    if ((spec->flags & TB__GEOMETRY_ADOPTED) != 0 && spec->slot_stride < spec->slot_bytes) {
+        return TB__FAIL(TB_E_INVALID, "slots of %" PRIu64 " bytes, %" PRIu64 " bytes apart",
+                        spec->slot_bytes, spec->slot_stride);
     }
     if (half != spec->creator) {
         return TB__FAIL(TB_E_INVALID,
@@ -122,6 +124,12 @@ static tb_status lay_out(const struct tb__doradma_spec *spec, uint64_t json_byte
     layout.records_offset = layout.counters_offset + TB__COUNTERS_BYTES;
     uint64_t end = layout.records_offset + (uint64_t)spec->slots * TB__RECORD_BYTES;
     layout.data_offset = (end + TB__SEGMENT_PAGE - 1) & ~(uint64_t)(TB__SEGMENT_PAGE - 1);
+    if (spec->flags & TB__GEOMETRY_ADOPTED) {
+        layout.slot_stride = spec->slot_stride;
+        layout.segment_bytes = layout.data_offset;
+        *out = layout;
+        return TB_OK;
+    }
     if (!slot_stride(spec->slot_bytes, &layout.slot_stride) ||
         !tb__mul(layout.slot_stride, spec->slots, &slots_bytes) ||
         !tb__add(layout.data_offset, slots_bytes, &layout.segment_bytes) ||
@@ -176,6 +184,7 @@ tb_status tb__doradma_init(void *segment, const struct tb__doradma_spec *spec)
         .record_bytes = TB__RECORD_BYTES,
         .device_bytes = spec->device_bytes,
         .device_kind = spec->device_kind,
+        .device_offset = spec->device_offset,
     };
     memcpy(header.ipc_handle, spec->ipc_handle, sizeof header.ipc_handle);
     memcpy(header.device_uuid, spec->device_uuid, sizeof header.device_uuid);

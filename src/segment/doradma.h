@@ -8,7 +8,8 @@
  *   counters 256 bytes
  *   records  256 bytes per slot
  *   data     slots, each of `slot_stride` bytes, page-aligned; none in a pool of a GPU, whose slots
- *            lie in the same way in an allocation of its own
+ *            lie in the same way in an allocation of its own, nor in one whose slots are memory
+ * that its owner adopted: those begin at `device_offset` of it, as far apart as he says
  *
  * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that
  * slot's generation (gens word 1 is then unused) and the segment is a complete DORADMA pool. With
@@ -42,7 +43,9 @@
 #define TB__GEOMETRY_EXPORT 2u  /* a /dev/shm file for foreign readers; one slot, not sealed */
 #define TB__GEOMETRY_LIVE 4u    /* one slot, written in place whoever holds it */
 #define TB__GEOMETRY_DEVICE 8u  /* the slots lie in a GPU's memory, not behind data_offset */
-#define TB__GEOMETRY_FLAGS 15u
+#define TB__GEOMETRY_ADOPTED                                                                       \
+    16u /* the slots lie in memory that is not the pool's: a GPU's, or a memfd's */
+#define TB__GEOMETRY_FLAGS 31u
 
 /* All fields are written by the owner before publication and never again, except write_gen. */
 struct tb__doradma_header {
@@ -69,10 +72,11 @@ struct tb__doradma_header {
     int32_t ndim;            /* of the first shape, which is in the JSON */
     uint32_t max_leases;     /* 1 to TB_MAX_LEASES */
     uint32_t record_bytes;   /* TB__RECORD_BYTES */
-    uint8_t device_uuid[16]; /* TB__GEOMETRY_DEVICE: of the GPU; else 0, as the next two */
-    uint64_t device_bytes;   /* of the allocation, at least slot_stride * slot_count */
+    uint8_t device_uuid[16]; /* TB__GEOMETRY_DEVICE: of the GPU; else 0 */
+    uint64_t device_bytes;   /* of the allocation with the slots; 0: they are behind data_offset */
     uint32_t device_kind;    /* enum tb__doradma_place: how the allocation travels */
-    uint8_t reserved[12];    /* 0, ignored */
+    uint8_t reserved[4];     /* 0, ignored */
+    uint64_t device_offset;  /* TB__GEOMETRY_ADOPTED: of slot 0 in the allocation; else 0 */
 };
 
 #define TB__HEADER_AT(field, offset)                                                               \
@@ -104,6 +108,7 @@ TB__HEADER_AT(device_uuid, 216);
 TB__HEADER_AT(device_bytes, 232);
 TB__HEADER_AT(device_kind, 240);
 TB__HEADER_AT(reserved, 244);
+TB__HEADER_AT(device_offset, 248);
 _Static_assert(sizeof(struct tb__doradma_header) == TB__DORADMA_HEADER_BYTES, "header size");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "segments are little-endian in place");
 
@@ -113,7 +118,15 @@ enum tb__doradma_place {
     TB__PLACE_VMM = 1,     /* CUDA virtual memory: a descriptor comes with the segment */
     TB__PLACE_IPC = 2,     /* the header's ipc_handle */
     TB__PLACE_MAPPED = 3,  /* host memory that an integrated GPU maps: a descriptor comes */
+    TB__PLACE_DMABUF = 4,  /* adopted: another driver's, by its DMA-BUF descriptor */
+    TB__PLACE_MEMFD = 5,   /* adopted: host memory of the owner's, by its memfd */
 };
+
+/* Whether a place is a GPU's: where its pointers are for that GPU alone. */
+static inline int tb__place_is_gpu(uint32_t place)
+{
+    return place != TB__PLACE_SEGMENT && place != TB__PLACE_MEMFD;
+}
 
 /* What the owner wants. */
 struct tb__doradma_spec {
@@ -127,11 +140,14 @@ struct tb__doradma_spec {
     int64_t shape[TB_MAX_NDIM];
     uint64_t creator;
     uint8_t uid[16]; /* begins with `creator`, little-endian */
-    /* TB__GEOMETRY_DEVICE; else 0. */
+    /* TB__GEOMETRY_DEVICE or ADOPTED; else 0. */
     uint32_t device_kind;
     uint64_t device_bytes;
     uint8_t device_uuid[16];
     uint8_t ipc_handle[64]; /* TB__PLACE_IPC */
+    /* TB__GEOMETRY_ADOPTED; else 0. */
+    uint64_t slot_stride;
+    uint64_t device_offset;
 };
 
 /* Where everything lies. */
@@ -178,6 +194,7 @@ struct tb__doradma_view {
     uint64_t tensor_bytes; /* packed size of dtype and shape; at most slot_bytes */
     uint32_t device_kind;  /* enum tb__doradma_place; NONE: the slots are in the segment */
     uint64_t device_bytes;
+    uint64_t device_offset;
     uint8_t device_uuid[16];
     uint8_t ipc_handle[64];
     char pinned_type[32];   /* the receiver's kind of device, "" when missing */
@@ -193,6 +210,23 @@ TB_MUST_USE tb_status tb__doradma_check(const void *segment, uint64_t mapped_byt
 /* The same, but a segment that dora wrote is taken too (view.foreign). */
 TB_MUST_USE tb_status tb__doradma_check_any(const void *segment, uint64_t mapped_bytes,
                                             struct tb__doradma_view *out);
+
+/* Whether a place goes with geometry flags. */
+static inline int tb__doradma_place_ok(uint32_t place, uint32_t flags)
+{
+    int is_adopted = (flags & TB__GEOMETRY_ADOPTED) != 0;
+    return place <= TB__PLACE_MEMFD &&
+           tb__place_is_gpu(place) == ((flags & TB__GEOMETRY_DEVICE) != 0) &&
+           (is_adopted ? place != TB__PLACE_SEGMENT : place <= TB__PLACE_MAPPED);
+}
+
+/* Bytes from the first slot's to the last one's end, where the stride is any. 0: it overflows. */
+static inline int tb__doradma_extent(uint64_t stride, uint32_t slot_count, uint64_t slot_bytes,
+                                     uint64_t *out)
+{
+    return !__builtin_mul_overflow(stride, (uint64_t)slot_count - 1, out) &&
+           !__builtin_add_overflow(*out, slot_bytes, out);
+}
 
 /* Size of the area of generations. */
 static inline uint64_t tb__doradma_gens_bytes(uint32_t slot_count)

@@ -96,9 +96,7 @@ static tb_status check_numbers(const struct tb__doradma_header *header)
     if ((header->flags & ~TB__GEOMETRY_FLAGS) != 0) {
         return corrupt("flags", header->flags, "known bits are", TB__GEOMETRY_FLAGS);
     }
-    int on_device = (header->flags & TB__GEOMETRY_DEVICE) != 0;
-    if (on_device != (header->device_kind != TB__PLACE_SEGMENT) ||
-        header->device_kind > TB__PLACE_MAPPED) {
+    if (!tb__doradma_place_ok(header->device_kind, header->flags)) {
         return corrupt("device_kind", header->device_kind, "the flags are", header->flags);
     }
     if (header->ipc_flag != (header->device_kind == TB__PLACE_IPC)) {
@@ -164,6 +162,24 @@ static tb_status check_areas(const struct tb__doradma_header *header)
     return TB_OK;
 }
 
+/* Slots of memory that the owner adopted: anywhere in it, any distance apart. */
+static tb_status check_adopted(const struct tb__doradma_header *header)
+{
+    uint64_t extent;
+    if (header->slot_stride < header->slot_bytes || header->slot_stride == 0) {
+        return corrupt("slot_stride", header->slot_stride, "slot_bytes is", header->slot_bytes);
+    }
+    if (!tb__doradma_extent(header->slot_stride, header->slot_count, header->slot_bytes, &extent)) {
+        return corrupt("slot_stride", header->slot_stride, "it overflows, times slot_count",
+                       header->slot_count);
+    }
+    if (!tb__range_fits(header->device_offset, extent, header->device_bytes)) {
+        return corrupt("device_offset", header->device_offset,
+                       "with the slots behind it, it must fit device_bytes,", header->device_bytes);
+    }
+    return TB_OK;
+}
+
 static tb_status check_slots(const struct tb__doradma_header *header, uint64_t mapped_bytes)
 {
     uint64_t slots_bytes;
@@ -176,6 +192,9 @@ static tb_status check_slots(const struct tb__doradma_header *header, uint64_t m
     if (header->data_offset > header->segment_bytes) {
         return corrupt("data_offset", header->data_offset, "segment_bytes is",
                        header->segment_bytes);
+    }
+    if ((header->flags & TB__GEOMETRY_ADOPTED) != 0) {
+        return check_adopted(header);
     }
     if (header->slot_stride == 0 || header->slot_stride % TB__SEGMENT_PAGE != 0) {
         return corrupt("slot_stride", header->slot_stride, "it is a multiple of", TB__SEGMENT_PAGE);
@@ -233,6 +252,7 @@ static void fill_own(const struct tb__doradma_header *header, struct tb__doradma
     view->ipc_present = header->ipc_flag == 1;
     view->device_kind = header->device_kind;
     view->device_bytes = header->device_bytes;
+    view->device_offset = (header->flags & TB__GEOMETRY_ADOPTED) != 0 ? header->device_offset : 0;
     memcpy(view->device_uuid, header->device_uuid, sizeof view->device_uuid);
     memcpy(view->ipc_handle, header->ipc_handle, sizeof view->ipc_handle);
     memcpy(view->uid, header->uid, sizeof view->uid);

@@ -31,6 +31,9 @@ _Static_assert(__builtin_offsetof(struct tb__record_shm, shape) == 64, "record: 
 _Static_assert(__builtin_offsetof(struct tb__record_shm, strides) == 128, "record: strides");
 _Static_assert(sizeof(struct tb__record_shm) == TB__RECORD_BYTES, "record size");
 
+#define TB__TROUBLE_WORDS 15
+#define TB__TROUBLE_BYTES (TB__TROUBLE_WORDS * 8) /* with a terminator */
+
 /* Written by the owner's threads, read by tools. */
 struct tb__counters_shm {
     struct tb__a64 bytes;  /* published */
@@ -48,7 +51,10 @@ struct tb__counters_shm {
     struct tb__a64 registered_ns; /* CLOCK_MONOTONIC */
     struct tb__a64 issued;     /* generation of the newest frame, enqueued on a GPU ones included */
     struct tb__a64 incomplete; /* frames that a GPU did not finish */
-    uint8_t pad[TB__COUNTERS_BYTES - 15 * 8]; /* written 0 */
+    /* What hindered readers: twice how often, and 1 while the next two are written; the newest. */
+    struct tb__a64 troubles;
+    struct tb__a64 trouble_status; /* tb_status */
+    struct tb__a64 trouble_text[TB__TROUBLE_WORDS];
 };
 _Static_assert(sizeof(struct tb__counters_shm) == TB__COUNTERS_BYTES, "counters size");
 
@@ -61,6 +67,8 @@ struct tb__segment {
     struct tb__counters_shm *counters;
     uint8_t *data; /* slot s at data + s * view.slot_stride */
     struct tb__doradma_view view;
+    void *slots_map; /* of another descriptor, with adopted slots; or NULL */
+    uint64_t slots_map_bytes;
 };
 
 static inline void tb__segment_bind(struct tb__segment *segment)
@@ -72,6 +80,18 @@ static inline void tb__segment_bind(struct tb__segment *segment)
     segment->records = (struct tb__record_shm *)(segment->base + view->records_offset);
     segment->counters = (struct tb__counters_shm *)(segment->base + view->counters_offset);
     segment->data = segment->base + view->data_offset;
+}
+
+/* The whole pages that host slots lie on. */
+static inline uint8_t *tb__segment_pages(const struct tb__segment *segment, uint64_t *bytes)
+{
+    const struct tb__doradma_view *view = &segment->view;
+    uint64_t skip = (uint64_t)(uintptr_t)segment->data % TB__SEGMENT_PAGE;
+    uint64_t used = view->flags & TB__GEOMETRY_ADOPTED
+                        ? view->slot_stride * (view->slot_count - 1) + view->slot_bytes
+                        : view->slot_stride * view->slot_count;
+    *bytes = (skip + used + TB__SEGMENT_PAGE - 1) / TB__SEGMENT_PAGE * TB__SEGMENT_PAGE;
+    return segment->data - skip;
 }
 
 static inline uint8_t *tb__segment_slot(const struct tb__segment *segment, uint32_t slot)

@@ -27,12 +27,13 @@ enum tb__wire_type {
     TB__MSG_POOL_OPEN = 16,   /* tb__pool_open_wire */
     TB__MSG_POOL = 17,        /* reply: tb__pool_wire, data segment, page, and what its flags say */
     TB__MSG_POOL_MAPPED = 18, /* tb__reader_wire: the page is mapped, seal it */
-    TB__MSG_READER_CLOSE = 19, /* tb__reader_wire */
-    TB__MSG_POOL_FREE = 20,    /* tb__pool_open_wire */
-    TB__MSG_READER_FD = 21,    /* tb__reader_wire, one end of a socket pair */
-    TB__MSG_POOL_LIST = 22,    /* tb__pool_list_wire; reply POOL_NAMES */
-    TB__MSG_POOL_NAMES = 23,   /* reply: tb__pool_list_wire, then names, each terminated */
-    TB__MSG_POOL_OBSERVE = 24, /* tb__pool_open_wire; reply POOL with the data segment alone */
+    TB__MSG_READER_CLOSE = 19,   /* tb__reader_wire */
+    TB__MSG_POOL_FREE = 20,      /* tb__pool_open_wire */
+    TB__MSG_READER_FD = 21,      /* tb__reader_wire, one end of a socket pair */
+    TB__MSG_POOL_LIST = 22,      /* tb__pool_list_wire; reply POOL_NAMES */
+    TB__MSG_POOL_NAMES = 23,     /* reply: tb__pool_list_wire, then names, each terminated */
+    TB__MSG_POOL_OBSERVE = 24,   /* tb__pool_open_wire; reply POOL with the data segment alone */
+    TB__MSG_READER_TROUBLE = 25, /* tb__trouble_wire: what hinders a reader */
 
     TB__MSG_STREAM_FIRST = 32, /* 32 to 47: streams, see node */
     TB__MSG_STREAM_LAST = 47,
@@ -119,6 +120,14 @@ _Static_assert(sizeof(struct tb__pool_wire) == 112, "pool");
 struct tb__reader_wire {
     uint64_t reader_id;
 };
+
+struct tb__trouble_wire {
+    uint64_t reader_id;
+    int32_t status;    /* tb_status, negative */
+    int32_t cuda_code; /* 0: it does not come from a driver */
+    char text[256];    /* cut off if need be, padded with 0 */
+};
+_Static_assert(sizeof(struct tb__trouble_wire) == 272, "trouble");
 
 /* A process's pools are listed newest first, as many as fit a message. */
 struct tb__pool_list_wire {

@@ -42,7 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require_range(0, view.segment_bytes, size);
     for (uint32_t slot = 0; slot < view.slot_count; slot++) {
         uint64_t gen = tb__doradma_gen_offset(view.slot_count, view.gens_offset, slot);
-        require_range(view.data_offset + slot * view.slot_stride, view.slot_bytes, size);
+        int here = view.device_kind == TB__PLACE_SEGMENT;
+        require_range((here ? view.data_offset : view.device_offset) + slot * view.slot_stride,
+                      view.slot_bytes, here ? size : view.device_bytes);
         require_range(gen, 8, view.data_offset);
         REQUIRE(gen % 8 == 0);
         if (!view.foreign) {

@@ -126,8 +126,12 @@ static void p15_hostile_numbers_are_refused_by_name(void **state)
         {104, 1, 'X', "geometry magic"},
         {112, 4, 0, ""},
         {112, 4, 2, "version is 2"},
-        {116, 4, 16, "flags is 16, known bits are 15"},
+        {116, 4, 32, "flags is 32, known bits are 31"},
         {116, 4, 8, "device_kind is 0, the flags are 8"},
+        {116, 4, 16, "device_kind is 0, the flags are 16"},
+        {240, 4, TB__PLACE_VMM, "device_kind is 1, the flags are 0"},
+        {240, 4, TB__PLACE_MEMFD, "device_kind is 5, the flags are 0"},
+        {240, 4, 6, "device_kind is 6"},
         {116, 4, TB__GEOMETRY_LIVE, "slot_count is 3, a live pool has 1"},
         {116, 4, TB__GEOMETRY_EXPORT, "slot_count is 3, a pool for foreign readers has 1"},
         {120, 4, 0, "slot_count is 0"},
@@ -168,6 +172,62 @@ static void p15_hostile_numbers_are_refused_by_name(void **state)
         put(segment, rows[i].offset, rows[i].width, rows[i].value);
         int newer = rows[i].offset == 112;
         check_refused(segment, bytes, newer ? TB_E_UNSUPPORTED : TB_E_CORRUPT, rows[i].text);
+        free(segment);
+    }
+}
+
+/* Three slots of 16 bytes, 24 bytes apart, from byte 40 of a memfd of 104 bytes on. */
+static uint8_t *make_adopted(uint64_t *bytes)
+{
+    struct tb__doradma_spec spec = spec_of(3, TB_U8, 16);
+    spec.ndim = 1;
+    spec.shape[0] = 16;
+    spec.flags = TB__GEOMETRY_ADOPTED;
+    spec.device_kind = TB__PLACE_MEMFD;
+    spec.device_bytes = 104;
+    spec.device_offset = 40;
+    spec.slot_stride = 24;
+    return make_segment(&spec, bytes);
+}
+
+static void p15_adopted_slots_lie_within_their_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        uint16_t offset;
+        uint8_t width;
+        uint64_t value;
+        const char *text;
+    } rows[] = {
+        {116, 4, 0, "device_kind is 5, the flags are 0"},
+        {116, 4, TB__GEOMETRY_ADOPTED | TB__GEOMETRY_DEVICE, "device_kind is 5, the flags are 24"},
+        {240, 4, TB__PLACE_SEGMENT, "device_kind is 0, the flags are 16"},
+        {240, 4, TB__PLACE_VMM, "device_kind is 1, the flags are 16"},
+        {240, 4, TB__PLACE_DMABUF, "device_kind is 4, the flags are 16"},
+        {128, 8, 0, "slot_stride is 0"},
+        {128, 8, 15, "slot_stride is 15, slot_bytes is 16"},
+        {128, 8, 25, "device_offset is 40, with the slots behind it"},
+        {128, 8, UINT64_C(1) << 63, "slot_stride is 9223372036854775808, it overflows"},
+        {136, 8, 17, "device_offset is 40"},
+        {232, 8, 103, "it must fit device_bytes, 103"},
+        {232, 8, 0, "it must fit device_bytes, 0"},
+        {248, 8, 41, "device_offset is 41"},
+        {248, 8, UINT64_MAX, "device_offset is 18446744073709551615"},
+        {24, 8, 1, "ipc_flag is 1"},
+    };
+    struct tb__doradma_view view;
+    uint64_t bytes;
+    uint8_t *segment = make_adopted(&bytes);
+    assert_int_equal(bytes, 4096); /* the slots are elsewhere */
+    OK(tb__doradma_check(segment, bytes, &view));
+    assert_int_equal(view.device_offset, 40);
+    assert_int_equal(view.slot_stride, 24);
+    assert_int_equal(view.device_kind, TB__PLACE_MEMFD);
+    free(segment);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        segment = make_adopted(&bytes);
+        put(segment, rows[i].offset, rows[i].width, rows[i].value);
+        check_refused(segment, bytes, TB_E_CORRUPT, rows[i].text);
         free(segment);
     }
 }
@@ -298,6 +358,7 @@ int main(void)
         cmocka_unit_test(foreign_numbers_are_checked),
         cmocka_unit_test(foreign_size_zero_is_refused),
         cmocka_unit_test(p15_hostile_numbers_are_refused_by_name),
+        cmocka_unit_test(p15_adopted_slots_lie_within_their_memory),
         cmocka_unit_test(p15_truncated_segments_are_refused),
         cmocka_unit_test(p15_hostile_json_is_refused),
         cmocka_unit_test(p15_nested_json_is_refused),
