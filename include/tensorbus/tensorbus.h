@@ -5,6 +5,7 @@
 #include <tensorbus/adopt.h>
 #include <tensorbus/bus.h>
 #include <tensorbus/cuda.h>
+#include <tensorbus/dora_pool.h>
 #include <tensorbus/embed.h>
 #include <tensorbus/extension.h>
 #include <tensorbus/handle.h>
