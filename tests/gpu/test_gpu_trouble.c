@@ -131,17 +131,27 @@ static void check_told(tb_pool *pool, uint64_t count, tb_status status, const ch
     CHECK_HAS(stats.trouble, call);
 }
 
-/* `tensorbus pool info` of this build. */
-static void pool_info(const char *words, char *text, size_t size)
+/* What `tensorbus pool info` of this build must, or (part NULL) must not, say of troubles. A build
+ * without the command has nothing to look at. */
+static void check_pool_info(const char *words, const char *part)
 {
     char command[4096];
+    char text[4096];
+    if (access(TB_BINARY_DIR "/bin/tensorbus", X_OK) != 0) {
+        return;
+    }
     snprintf(command, sizeof command,
              TB_BINARY_DIR "/bin/tensorbus pool info %s --flow default owner/frames", words);
     FILE *pipe = popen(command, "re");
     CHECK(pipe != NULL);
-    size_t got = fread(text, 1, size - 1, pipe);
+    size_t got = fread(text, 1, sizeof text - 1, pipe);
     text[got] = '\0';
     CHECK_EQ(pclose(pipe), 0);
+    if (part != NULL) {
+        CHECK_HAS(text, part);
+    } else {
+        CHECK(strstr(text, "trouble") == NULL);
+    }
 }
 
 /* ------------------------------------------------------------------ tests */
@@ -150,11 +160,9 @@ static void pool_info(const char *words, char *text, size_t size)
 static void g12_an_import_that_is_denied_is_told_to_both_ends(void)
 {
     struct owner owner;
-    char text[4096];
     tb_loan *loan;
     owner_begin(&owner);
-    pool_info("", text, sizeof text);
-    CHECK(strstr(text, "trouble") == NULL);
+    check_pool_info("", NULL);
     gpu_publish(owner.frames, 1, owner.stream, NULL);
     for (uint64_t n = 1; n <= 2; n++) {
         struct ask ask = {
@@ -170,10 +178,8 @@ static void g12_an_import_that_is_denied_is_told_to_both_ends(void)
     /* Both slots are free: one is the newest, the other can be had. */
     CHECK_OK(tb_pool_loan(owner.frames, TB_POLL, &loan));
     tb_loan_cancel(loan);
-    pool_info("", text, sizeof text);
-    CHECK_HAS(text, "troubles     2 of readers, the newest: TB_E_UNSUPPORTED: `victim` (pid");
-    pool_info("--json", text, sizeof text);
-    CHECK_HAS(text, "\"troubles\":2,\"trouble\":\"TB_E_UNSUPPORTED: `victim` (pid");
+    check_pool_info("", "troubles     2 of readers, the newest: TB_E_UNSUPPORTED: `victim` (pid");
+    check_pool_info("--json", "\"troubles\":2,\"trouble\":\"TB_E_UNSUPPORTED: `victim` (pid");
     /* Without the failure it attaches, and nothing is added. */
     CHECK_OK(tell(&owner.reader, (struct ask){.act = OPEN, .path = "owner/frames"}));
     CHECK_EQ(gpu_pool_stats(owner.frames).readers, 1);
