@@ -8,6 +8,10 @@
 #include "base/copy.h"
 #include "base/error.h"
 
+/* The floors: plain, non-temporal and `rep movsb`, as any program may copy. The kind that we made,
+ * interleaved, is none of them. */
+#define TB__FLOOR_KINDS 3
+
 /* One size in one cache state. */
 struct tb__cell {
     const char *name; /* "hot/6.2MB" */

@@ -55,8 +55,8 @@ static const struct tb__bench_row rows[] = {
 };
 
 /* The three kinds, and ours. */
-#define VARIANTS (TB__COPY_KINDS + 1)
-#define OURS TB__COPY_KINDS
+#define VARIANTS (TB__FLOOR_KINDS + 1)
+#define OURS TB__FLOOR_KINDS
 
 struct copy_job {
     const struct tb__cell *cell;

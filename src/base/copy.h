@@ -1,9 +1,11 @@
 /* Copying payload into a slot: with the store kind that is fastest for its size and cache state.
  *
- * Three kinds exist. Plain is glibc's memcpy. Streaming uses non-temporal stores, which go around
+ * Four kinds exist. Plain is glibc's memcpy. Streaming uses non-temporal stores, which go around
  * the cache: right when the ring of slots does not fit the cache, because a plain store would first
  * read each line that it then overwrites. Repeated is `rep movsb`, which new processors do in whole
- * lines by themselves: right while the ring stays in the cache. All pure functions; any thread. */
+ * lines by themselves: right while the ring stays in the cache. Interleaved is streaming in four
+ * places at once: right when it is streaming's turn and there is 1 MiB or more. All pure functions;
+ * any thread. */
 #ifndef TB_BASE_COPY_H
 #define TB_BASE_COPY_H
 
@@ -15,7 +17,8 @@ enum tb__copy_kind {
     TB__COPY_PLAIN = 0,
     TB__COPY_STREAM = 1,
     TB__COPY_REP = 2,
-    TB__COPY_KINDS = 3,
+    TB__COPY_INTERLEAVED = 3,
+    TB__COPY_KINDS = 4,
 };
 
 /* Copy private memory into a slot. working_set_bytes is what the writer cycles through: slots times

@@ -1,10 +1,10 @@
 /* Store kinds of x86-64 processors: non-temporal stores of three widths, and `rep movsb`.
  *
  * The functions carry target attributes, so the library needs no special compiler flags; the caller
- * asks tb__x86_has() first. The inner loops are one load and one store per cache line: larger
- * unrollings and software prefetch (1 KiB, 4 KiB, whole pages ahead) were measured and were equal
- * up to 8 MiB and up to 30 % slower from 64 MiB on, because they get in the way of the hardware's
- * own prefetching. */
+ * asks tb__x86_has() first. Larger unrollings and software prefetch (1 KiB, 4 KiB, whole pages
+ * ahead) were measured and were equal up to 8 MiB and up to 30 % slower from 64 MiB on, because
+ * they get in the way of the hardware's own prefetching. Several runs of pages at once help it: it
+ * fetches ahead within a page alone, and follows each run by itself (see copy.c). */
 #include "base/copy_x86.h"
 
 #if defined(__x86_64__)
@@ -27,44 +27,107 @@ int tb__x86_has(enum tb__x86_width width)
     }
 }
 
-/* The three loops copy whole lines to a destination that is aligned to a line. */
+/* One cache line on its way, in the registers of each width. */
+struct line512 {
+    __m512i a;
+};
+struct line256 {
+    __m256i a, b;
+};
+struct line128 {
+    __m128i a, b, c, d;
+};
 
-__attribute__((target("avx512f"))) static void stream_avx512(char *dst, const char *src,
-                                                             size_t bytes)
+__attribute__((target("avx512f"))) static inline struct line512 load512(const char *from)
 {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) {
-        _mm512_stream_si512((__m512i *)(void *)(dst + i),
-                            _mm512_loadu_si512((const void *)(src + i)));
-    }
+    return (struct line512){_mm512_loadu_si512((const void *)from)};
 }
 
-__attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *src, size_t bytes)
+__attribute__((target("avx512f"))) static inline void stream512(char *to, struct line512 line)
 {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) {
-        __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(src + i));
-        __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(src + i + 32));
-        _mm256_stream_si256((__m256i *)(void *)(dst + i), low);
-        _mm256_stream_si256((__m256i *)(void *)(dst + i + 32), high);
-    }
+    _mm512_stream_si512((__m512i *)(void *)to, line.a);
 }
 
-static void stream_sse2(char *dst, const char *src, size_t bytes)
+__attribute__((target("avx2"))) static inline struct line256 load256(const char *from)
 {
-    for (size_t i = 0; i < bytes; i += LINE_BYTES) {
-        const __m128i *from = (const __m128i *)(const void *)(src + i);
-        __m128i *to = (__m128i *)(void *)(dst + i);
-        __m128i a = _mm_loadu_si128(from);
-        __m128i b = _mm_loadu_si128(from + 1);
-        __m128i c = _mm_loadu_si128(from + 2);
-        __m128i d = _mm_loadu_si128(from + 3);
-        _mm_stream_si128(to, a);
-        _mm_stream_si128(to + 1, b);
-        _mm_stream_si128(to + 2, c);
-        _mm_stream_si128(to + 3, d);
-    }
+    const __m256i *at = (const __m256i *)(const void *)from;
+    return (struct line256){_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
 }
 
-void tb__x86_stream(enum tb__x86_width width, void *dst, const void *src, size_t bytes)
+__attribute__((target("avx2"))) static inline void stream256(char *to, struct line256 line)
+{
+    _mm256_stream_si256((__m256i *)(void *)to, line.a);
+    _mm256_stream_si256((__m256i *)(void *)to + 1, line.b);
+}
+
+static inline struct line128 load128(const char *from)
+{
+    const __m128i *at = (const __m128i *)(const void *)from;
+    return (struct line128){_mm_loadu_si128(at), _mm_loadu_si128(at + 1), _mm_loadu_si128(at + 2),
+                            _mm_loadu_si128(at + 3)};
+}
+
+static inline void stream128(char *to, struct line128 line)
+{
+    _mm_stream_si128((__m128i *)(void *)to, line.a);
+    _mm_stream_si128((__m128i *)(void *)to + 1, line.b);
+    _mm_stream_si128((__m128i *)(void *)to + 2, line.c);
+    _mm_stream_si128((__m128i *)(void *)to + 3, line.d);
+}
+
+/* Whole lines to a destination that is aligned to a line: one after the other, or line by line from
+ * four equal parts of `part` bytes. The four are loaded before they are stored: a load would wait
+ * for a store before it whose address has the same last 12 bits, as those of equal parts have. */
+#define STREAM_LOOPS(WIDTH, TARGET)                                                                \
+    TARGET static void forward##WIDTH(char *dst, const char *src, size_t bytes)                    \
+    {                                                                                              \
+        for (size_t i = 0; i < bytes; i += LINE_BYTES) {                                           \
+            stream##WIDTH(dst + i, load##WIDTH(src + i));                                          \
+        }                                                                                          \
+    }                                                                                              \
+    TARGET static void fourfold##WIDTH(char *dst, const char *src, size_t part)                    \
+    {                                                                                              \
+        for (size_t i = 0; i < part; i += LINE_BYTES) {                                            \
+            struct line##WIDTH first = load##WIDTH(src + i);                                       \
+            struct line##WIDTH second = load##WIDTH(src + part + i);                               \
+            struct line##WIDTH third = load##WIDTH(src + 2 * part + i);                            \
+            struct line##WIDTH fourth = load##WIDTH(src + 3 * part + i);                           \
+            stream##WIDTH(dst + i, first);                                                         \
+            stream##WIDTH(dst + part + i, second);                                                 \
+            stream##WIDTH(dst + 2 * part + i, third);                                              \
+            stream##WIDTH(dst + 3 * part + i, fourth);                                             \
+        }                                                                                          \
+    }
+
+STREAM_LOOPS(512, __attribute__((target("avx512f"))))
+STREAM_LOOPS(256, __attribute__((target("avx2"))))
+STREAM_LOOPS(128, )
+
+static const struct {
+    void (*forward)(char *dst, const char *src, size_t bytes);
+    void (*fourfold)(char *dst, const char *src, size_t part);
+} loops[TB__X86_WIDTHS] = {
+    [TB__X86_SSE2] = {forward128, fourfold128},
+    [TB__X86_AVX2] = {forward256, fourfold256},
+    [TB__X86_AVX512] = {forward512, fourfold512},
+};
+
+/* Lines, with `interleaved` four parts of a block at a time; what is less than a block goes
+ * forward.
+ */
+static void stream_lines(enum tb__x86_width width, int interleaved, char *dst, const char *src,
+                         size_t bytes)
+{
+    size_t done = 0;
+    while (interleaved && bytes - done >= TB__X86_BLOCK_BYTES) {
+        loops[width].fourfold(dst + done, src + done, TB__X86_BLOCK_BYTES / 4);
+        done += TB__X86_BLOCK_BYTES;
+    }
+    loops[width].forward(dst + done, src + done, bytes - done);
+}
+
+void tb__x86_stream(enum tb__x86_width width, int interleaved, void *dst, const void *src,
+                    size_t bytes)
 {
     char *to = dst;
     const char *from = src;
@@ -75,13 +138,7 @@ void tb__x86_stream(enum tb__x86_width width, void *dst, const void *src, size_t
     size_t lines = (bytes - head) & ~(LINE_BYTES - 1);
     size_t tail = bytes - head - lines;
     memcpy(to, from, head);
-    if (width == TB__X86_AVX512) {
-        stream_avx512(to + head, from + head, lines);
-    } else if (width == TB__X86_AVX2) {
-        stream_avx2(to + head, from + head, lines);
-    } else {
-        stream_sse2(to + head, from + head, lines);
-    }
+    stream_lines(width, interleaved, to + head, from + head, lines);
     memcpy(to + head + lines, from + head + lines, tail);
     /* Non-temporal stores are not ordered with later stores: without this a generation word could
      * be seen before the payload that it announces. */

@@ -2,8 +2,12 @@
 #ifndef TB_BASE_COPY_X86_H
 #define TB_BASE_COPY_X86_H
 
-#if defined(__x86_64__)
 #include <stddef.h>
+
+/* What an interleaved copy has four parts of. */
+#define TB__X86_BLOCK_BYTES ((size_t)1 << 20)
+
+#if defined(__x86_64__)
 
 enum tb__x86_width {
     TB__X86_SSE2 = 0,
@@ -15,8 +19,10 @@ enum tb__x86_width {
 /* Whether the processor and the kernel support stores of that width. SSE2 always is. */
 int tb__x86_has(enum tb__x86_width width);
 
-/* Copy with non-temporal stores, ended by sfence. Any alignment, any size. */
-void tb__x86_stream(enum tb__x86_width width, void *dst, const void *src, size_t bytes);
+/* Copy with non-temporal stores, ended by sfence. Any alignment, any size. `interleaved`: each
+ * whole block in four parts at once, a line of each in turn. */
+void tb__x86_stream(enum tb__x86_width width, int interleaved, void *dst, const void *src,
+                    size_t bytes);
 
 /* Copy with `rep movsb`. Any alignment, any size. */
 void tb__x86_rep(void *dst, const void *src, size_t bytes);

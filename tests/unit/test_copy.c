@@ -38,7 +38,7 @@ struct buffers {
     uint8_t *dst;
 };
 
-#define BUFFER_BYTES ((size_t)1 << 20)
+#define BUFFER_BYTES ((size_t)5 << 20)
 
 static int buffers_setup(void **state)
 {
@@ -115,7 +115,27 @@ static void kinds_accept_nothing(void **state)
 #if defined(__x86_64__)
 static void by_width(int variant, void *dst, const void *src, size_t bytes)
 {
-    tb__x86_stream((enum tb__x86_width)variant, dst, src, bytes);
+    tb__x86_stream((enum tb__x86_width)variant, 0, dst, src, bytes);
+}
+
+static void by_width_interleaved(int variant, void *dst, const void *src, size_t bytes)
+{
+    tb__x86_stream((enum tb__x86_width)variant, 1, dst, src, bytes);
+}
+
+/* Around one and three blocks, whose parts must not be mixed up. */
+static void every_width_interleaves_blocks(void **state)
+{
+    static const size_t offsets[][2] = {{0, 0}, {0, 16}, {64, 1}, {1, 0}, {63, 63}, {48, 4095}};
+    const size_t block = TB__X86_BLOCK_BYTES;
+    const size_t sizes[] = {block - 1,  block,          block + 1,
+                            block + 64, 3 * block + 77, 4 * block - 65};
+    for (int width = 0; width < TB__X86_WIDTHS; width++) {
+        for (size_t i = 0; tb__x86_has((enum tb__x86_width)width) && i < 36; i++) {
+            check_copy(*state, by_width_interleaved, width, offsets[i % 6][0], offsets[i % 6][1],
+                       sizes[i / 6]);
+        }
+    }
 }
 
 static void every_width_streams_every_alignment(void **state)
@@ -158,14 +178,15 @@ static void choice_follows_size_and_ring(void **state)
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
     static const size_t sizes[] = {1, 2, 6, 16, 64, 256, 1024};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        assert_int_equal(tb__copy_choose(sizes[i] * mib, SIZE_MAX), TB__COPY_STREAM);
+        assert_int_equal(tb__copy_choose(sizes[i] * mib, SIZE_MAX), TB__COPY_INTERLEAVED);
         assert_int_equal(tb__copy_choose(sizes[i] * mib, sizes[i] * mib + 2 * cache),
-                         TB__COPY_STREAM);
+                         TB__COPY_INTERLEAVED);
     }
+    assert_int_equal(tb__copy_choose(mib - 1, SIZE_MAX), TB__COPY_STREAM);
     /* A copy larger than the cache is cold whatever the caller says of the ring. */
-    assert_int_equal(tb__copy_choose(cache * 2, 0), TB__COPY_STREAM);
+    assert_int_equal(tb__copy_choose(cache * 2, 0), TB__COPY_INTERLEAVED);
     /* Ring and source together count. */
-    assert_int_equal(tb__copy_choose(cache, cache), TB__COPY_STREAM);
+    assert_int_equal(tb__copy_choose(cache, cache), TB__COPY_INTERLEAVED);
     enum tb__copy_kind hot = tb__x86_rep_is_fast() ? TB__COPY_REP : TB__COPY_PLAIN;
     assert_int_equal(tb__copy_choose(mib / 4, mib / 2), hot);
     /* The choice changes once as the ring grows. */
@@ -188,6 +209,7 @@ static void kinds_have_names(void **state)
     assert_string_equal(tb__copy_kind_name(TB__COPY_PLAIN), "plain");
     assert_string_equal(tb__copy_kind_name(TB__COPY_STREAM), "streaming");
     assert_string_equal(tb__copy_kind_name(TB__COPY_REP), "rep movsb");
+    assert_string_equal(tb__copy_kind_name(TB__COPY_INTERLEAVED), "interleaved");
     assert_string_equal(tb__copy_kind_name(TB__COPY_KINDS), "?");
     assert_true(tb__copy_available(TB__COPY_PLAIN));
     assert_false(tb__copy_available(TB__COPY_KINDS));
@@ -336,6 +358,7 @@ int main(void)
         cmocka_unit_test(kinds_accept_nothing),
 #if defined(__x86_64__)
         cmocka_unit_test(every_width_streams_every_alignment),
+        cmocka_unit_test(every_width_interleaves_blocks),
 #endif
         cmocka_unit_test(store_copies_at_every_choice),
         cmocka_unit_test(choice_follows_size_and_ring),
