@@ -93,7 +93,8 @@ static tb_status register_pool(struct tb__carriers *carriers, uint64_t capacity,
     if (status == TB_OK) {
         char path[160];
         snprintf(path, sizeof path, "%s/%s", tb_bus_name(carriers->bus), name);
-        const tb_reader_options reading = {.size = sizeof reading, .start_next = 1};
+        const tb_reader_options reading = {
+            .size = sizeof reading, .start_next = 1, .no_prefault = 1};
         status = tb_reader_open(carriers->bus, path, &reading, &pool->reader);
     }
     if (status != TB_OK) {

@@ -64,7 +64,7 @@ static tb_status entry_create(struct tb__lender *lender, const tb_handle *handle
         return TB__FAIL(TB_E_NOMEM, "no memory to keep a frame");
     }
     const tb_reader_options options = {
-        .size = sizeof options, .max_leases = TB_MAX_LEASES, .start_next = 1};
+        .size = sizeof options, .max_leases = TB_MAX_LEASES, .start_next = 1, .no_prefault = 1};
     tb_status status = tb_reader_open_handle(lender->bus, handle, &options, &entry->reader);
     if (status != TB_OK) {
         free(entry);

@@ -94,11 +94,14 @@ static void note_silent(struct tb__pool_layer *layer, uint64_t owner_id)
     *oldest = (struct tb__silent){owner_id, tb__now_ns() + SILENT_NS};
 }
 
-static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
+/* `ahead`: before the first frame, which then finds its pages mapped. */
+static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handle, int ahead,
+                            tb_reader **out)
 {
     tb_reader_options options = {.size = sizeof options,
                                  .max_leases = TB_MAX_LEASES,
-                                 .stream_ordered = atomic_load(&layer->stream_ordered) != 0};
+                                 .stream_ordered = atomic_load(&layer->stream_ordered) != 0,
+                                 .no_prefault = !ahead};
     uint64_t owner_id;
     memcpy(&owner_id, handle->pool_uid, sizeof owner_id);
     if (find_silent(layer, owner_id) != NULL) {
@@ -112,7 +115,8 @@ static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handl
     return status;
 }
 
-static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle, tb_reader **out)
+static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle, int ahead,
+                           tb_reader **out)
 {
     /* One opening at a time, so that two threads with one pool's first handles attach once. */
     pthread_mutex_lock(&layer->cache_mutex);
@@ -121,7 +125,7 @@ static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle
     tb__bus_unlock(layer->bus);
     tb_status status = TB_OK;
     if (reader == NULL) {
-        status = open_first(layer, handle, &reader);
+        status = open_first(layer, handle, ahead, &reader);
         tb__bus_lock(layer->bus);
         if (status == TB_OK) {
             reader->cached = 1;
@@ -138,12 +142,12 @@ static tb_status open_kept(struct tb__pool_layer *layer, const tb_handle *handle
 }
 
 /* The kept reader of a handle's pool, opened if need be and counted as in use. */
-static tb_status use_kept(tb_bus *bus, const tb_handle *handle, tb_reader **out)
+static tb_status use_kept(tb_bus *bus, const tb_handle *handle, int ahead, tb_reader **out)
 {
     tb__bus_lock(bus);
     *out = find_kept(tb__pool_layer_of(bus), handle->pool_uid);
     tb__bus_unlock(bus);
-    return *out != NULL ? TB_OK : open_kept(tb__pool_layer_of(bus), handle, out);
+    return *out != NULL ? TB_OK : open_kept(tb__pool_layer_of(bus), handle, ahead, out);
 }
 
 static void unuse_kept(tb_reader *reader)
@@ -159,7 +163,7 @@ tb_status tb__pool_expect(tb_bus *bus, const uint8_t uid[16])
     tb_reader *reader;
     TB__TRY(tb__bus_check(bus));
     memcpy(handle.pool_uid, uid, sizeof handle.pool_uid);
-    TB__TRY(use_kept(bus, &handle, &reader));
+    TB__TRY(use_kept(bus, &handle, 1, &reader));
     unuse_kept(reader);
     return TB_OK;
 }
@@ -172,7 +176,7 @@ tb_status tb_frame_open(tb_bus *bus, const tb_handle *handle, int64_t timeout_ns
     if (handle == NULL || !tb__gen_is_frame(handle->generation)) {
         return TB__FAIL(TB_E_INVALID, "these 48 bytes are no handle");
     }
-    TB__TRY(use_kept(bus, handle, &reader));
+    TB__TRY(use_kept(bus, handle, 0, &reader));
     tb_status status = tb_reader_frame(reader, handle, out);
     unuse_kept(reader);
     return status;

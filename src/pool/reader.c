@@ -65,7 +65,7 @@ static tb_status map_parts(tb_reader *reader, const struct tb__reply *reply,
                            const struct tb__pool_wire *answer)
 {
     int device_fd = answer->flags & TB__POOL_DEVICE_FD ? reply->fds[reply->fd_count - 1] : -1;
-    TB__TRY(tb__segment_map(&reader->segment, reply->fds[0], answer, 1));
+    TB__TRY(tb__segment_map(&reader->segment, reply->fds[0], answer, !reader->no_prefault));
     TB__TRY(tb__page_map(&reader->page, tb__page_shift(answer->reader_id), reply->fds[1]));
     tb__bus_life_attach(reader->bus, &reader->page, &reader->page.shm->reader_life);
     if (answer->flags & TB__POOL_GATED) {
@@ -163,6 +163,7 @@ static tb_reader *reader_create(tb_bus *bus, const tb_reader_options *options)
         reader->ack = options->ack;
         reader->spin_ns = (int64_t)options->spin_us * 1000;
         reader->wanted_device = options->device;
+        reader->no_prefault = options->no_prefault;
         pthread_mutex_init(&reader->map_mutex, NULL);
     }
     return reader;

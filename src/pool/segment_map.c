@@ -35,13 +35,25 @@ static tb_status check_descriptor(int borrow_fd, const struct tb__pool_wire *ans
                            MAX_SEGMENT_BYTES, 0, out_bytes);
 }
 
-/* Who reads frames maps populated if the owner has allocated all of it: then a later read never
- * faults. A sparse file is not populated, so a hostile owner cannot make us allocate its giant. */
-static int map_flags(int borrow_fd, uint64_t bytes, int populate)
+/* A sparse file is not populated, so a hostile owner cannot make us allocate its giant. */
+static int is_allocated(int borrow_fd, uint64_t bytes)
 {
     struct stat info;
-    int allocated = fstat(borrow_fd, &info) == 0 && (uint64_t)info.st_blocks * 512 >= bytes;
-    return MAP_SHARED | (populate && allocated ? MAP_POPULATE : 0);
+    return fstat(borrow_fd, &info) == 0 && (uint64_t)info.st_blocks * 512 >= bytes;
+}
+
+/* Fault every page in, so that a later read never does. The kernel maps 64 KiB around a fault, so
+ * one touch per 64 KiB and then one per page takes half the time of MAP_POPULATE (123 MB: 5.4 ms
+ * instead of 8.6 to 14). Only what is sealed against shrinking and holes: nothing can be missing.
+ */
+static void touch_all(const uint8_t *base, uint64_t bytes)
+{
+    static const uint64_t strides[] = {65536, 4096};
+    for (size_t i = 0; i < sizeof strides / sizeof strides[0]; i++) {
+        for (uint64_t at = 0; at < bytes; at += strides[i]) {
+            (void)*(const volatile uint8_t *)(base + at);
+        }
+    }
 }
 
 tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
@@ -54,8 +66,10 @@ tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
                         answer->name, (unsigned long long)bytes,
                         (unsigned long long)answer->segment_bytes);
     }
-    uint8_t *base =
-        mmap(NULL, bytes, PROT_READ, map_flags(borrow_fd, bytes, populate), borrow_fd, 0);
+    populate = populate && is_allocated(borrow_fd, bytes);
+    int exported = (answer->flags & TB__POOL_EXPORTED) != 0;
+    int flags = MAP_SHARED | (populate && exported ? MAP_POPULATE : 0);
+    uint8_t *base = mmap(NULL, bytes, PROT_READ, flags, borrow_fd, 0);
     if (base == MAP_FAILED) {
         char text[TB__SIZE_TEXT];
         return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %s", answer->name,
@@ -77,6 +91,9 @@ tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
     }
     segment->view = view;
     tb__segment_bind(segment);
+    if (populate && !exported) {
+        touch_all(base, bytes);
+    }
     return TB_OK;
 }
 

@@ -165,6 +165,7 @@ struct tb_reader {
     struct tb__page_map page;
     uint32_t max_leases;
     uint32_t ack;
+    uint32_t no_prefault;
     int64_t spin_ns;
     struct tb__a64 gone_since_ns;    /* when the owner was first seen dead */
     struct tb__a64 trouble;          /* its kind, that was told the owner last; 0: none */
@@ -294,8 +295,8 @@ tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
 void tb__segment_destroy(tb_pool *pool);
 uint64_t tb__memory_available(void);
 
-/* segment_map.c: map what an owner sent, checked, read-only; populated for who reads frames. On
- * failure, too, unmap. */
+/* segment_map.c: map what an owner sent, checked, read-only; populated if asked for, so that a
+ * later read never faults. On failure, too, unmap. */
 tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
                           const struct tb__pool_wire *answer, int populate);
 void tb__segment_unmap(struct tb__segment *segment);

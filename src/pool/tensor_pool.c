@@ -66,7 +66,9 @@ static tb_status use_reader(struct tb__tensor_table *table, const char *verb, co
     }
     pool_name(counter, name);
     snprintf(path, sizeof path, "%s/%s", node, name);
-    tb_status status = tb_reader_open(table->bus, path, NULL, &reader);
+    /* On the first frame's way: what of it is read faults its pages in. */
+    const tb_reader_options options = {.size = sizeof options, .no_prefault = 1};
+    tb_status status = tb_reader_open(table->bus, path, &options, &reader);
     if (entry != NULL) {
         tb__tensor_end_use(table, entry);
     }
