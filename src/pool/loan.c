@@ -1,6 +1,7 @@
 /* Loans: borrow a slot, fill it in place, publish it. Writers' threads. */
 #include "base/clock.h"
 #include "base/extent.h"
+#include "base/stamp.h"
 #include "pool/order.h"
 
 tb_status tb__pool_fail_freed(const tb_pool *pool)
@@ -191,11 +192,11 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
         tb__loan_discard(pool, loan->slot);
         return status;
     }
-    /* A spinning reader has the line of the head: ask for it while the clock is read. */
-    tb__prefetch_write(pool->segment.head);
-    tb__loan_record(loan, bytes, (uint64_t)tb__now_ns());
     /* The user may have used non-temporal stores, which no release store orders. */
     tb__fence_stores();
+    /* A spinning reader has the line of the head: ask for it while the clock is read. */
+    tb__prefetch_write(pool->segment.head);
+    tb__loan_record(loan, bytes, (uint64_t)tb__stamp_ns());
     /* Frames that GPUs work on are numbered under a mutex: readers see them before the head does.
      */
     struct tb__order *order = atomic_load_explicit(&pool->order, memory_order_acquire);
