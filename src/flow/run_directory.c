@@ -14,11 +14,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "endpoint/directory.h"
 
 #define OPEN_DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-#define CREATE_ATTEMPTS 100
+#define CREATE_PATIENCE_NS TB_SECONDS(2)
 #define REMOVE_ATTEMPTS 5
 
 tb_status tb__run_root_path(char path[TB__RUN_PATH_SIZE])
@@ -142,12 +143,13 @@ tb_status tb__run_directory_create(int root_fd, const char *name, int *out_take_
                                    int *out_take_lock_fd)
 {
     /* A sweep may remove the directory while it is still empty: then once more. */
-    for (int i = 0; i < CREATE_ATTEMPTS; i++) {
+    int64_t deadline_ns = tb__deadline_ns(CREATE_PATIENCE_NS);
+    do {
         tb_status status = create_once(root_fd, name, out_take_fd, out_take_lock_fd);
         if (status != TB_AGAIN) {
             return status;
         }
-    }
+    } while (tb__left_ns(deadline_ns) != 0);
     return TB__FAIL(TB_E_SYSTEM, "the directory of flow `%s` is removed as often as it is made",
                     name);
 }
