@@ -477,6 +477,14 @@ static tb_status can_reach(const struct tb__gpu *gpu, const struct tb__gpu *peer
                                peer->ordinal);
 }
 
+/* TENSORBUS_GPU_PEERS=0: GPUs do as if they could not reach each other, for machines where that does
+ * not work though the driver says so. Asked once for each pair. */
+static int peers_wanted(void)
+{
+    const char *value = getenv("TENSORBUS_GPU_PEERS");
+    return value == NULL || strcmp(value, "0") != 0;
+}
+
 tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *can)
 {
     TB__TRY(tb__cuda_need());
@@ -491,7 +499,7 @@ tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *ca
         int there = 0, back = 0;
         TB__TRY(can_reach(a, b, &there));
         TB__TRY(can_reach(b, a, &back));
-        int both = there && back;
+        int both = there && back && peers_wanted();
         if (both) {
             TB__TRY(enable_peer(a, b, &both));
             TB__TRY(enable_peer(b, a, &both));

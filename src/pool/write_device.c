@@ -48,38 +48,12 @@ static void pin_if_possible(tb_status status)
     }
 }
 
-/* In the order of the default stream, as the driver's own copies that wait; and wait. Between two
- * GPUs that is the destination's: the one whose stream the copy was put on. */
-static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
+/* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for the
+ * other, before and after. `stream`: which default stream. */
+static tb_status copy_across(const tb_tensor *destination, const tb_tensor *source,
+                             tb__stream stream, const struct tb__gpu *gpu,
+                             const struct tb__gpu *copies)
 {
-    const struct tb__gpu *gpu;
-    TB__TRY(tb__gpu_copy_tensor(destination, source, NULL, NULL));
-    if (destination->device == TB_CPU && source->device == TB_CPU) {
-        return TB_OK;
-    }
-    TB__TRY(tb__gpu_of_device(destination->device != TB_CPU ? destination->device : source->device,
-                              &gpu));
-    return tb__stream_synchronize(NULL, gpu);
-}
-
-/* In the order of a stream. The default stream is the one of `home`, or of the current device, as
- * for all that is done with a pool; the copy may be on the default stream of another GPU: then the
- * one waits for the other, before and after. */
-static tb_status copy_on(const tb_tensor *destination, const tb_tensor *source, tb__stream stream,
-                         const struct tb__device_share *home)
-{
-    const struct tb__gpu *gpu;
-    const struct tb__gpu *copies;
-    if (destination->device == TB_CPU && source->device == TB_CPU) {
-        return tb__gpu_copy_tensor(destination, source, stream, NULL);
-    }
-    TB__TRY(tb__stream_device(stream, home != NULL ? tb__device_gpu(home) : NULL, &gpu));
-    TB__TRY(tb__gpu_of_device(destination->device != TB_CPU ? destination->device : source->device,
-                              &copies));
-    TB__TRY(tb__stream_device(stream, copies, &copies));
-    if (gpu == copies) {
-        return tb__gpu_copy_tensor(destination, source, stream, NULL);
-    }
     TB__TRY(tb__stream_follow(stream, gpu, stream, copies));
     TB__TRY(tb__gpu_copy_tensor(destination, source, stream, NULL));
     tb_status status = tb__stream_follow(stream, copies, stream, gpu);
@@ -90,6 +64,61 @@ static tb_status copy_on(const tb_tensor *destination, const tb_tensor *source, 
         tb__error_restore(&kept);
     }
     return status;
+}
+
+/* A tensor on another GPU than the one that copies was filled in the order of a stream there. */
+static tb_status copy_behind_source(const tb_tensor *destination, const tb_tensor *source,
+                                    tb__stream stream, const struct tb__gpu *copies)
+{
+    const struct tb__gpu *from = copies;
+    if (source->device != TB_CPU) {
+        TB__TRY(tb__gpu_of_device(source->device, &from));
+        TB__TRY(tb__stream_device(stream, from, &from)); /* a stream of its own: of one device */
+    }
+    return from == copies ? tb__gpu_copy_tensor(destination, source, stream, NULL)
+                          : copy_across(destination, source, stream, from, copies);
+}
+
+static int between_hosts(const tb_tensor *destination, const tb_tensor *source)
+{
+    return destination->device == TB_CPU && source->device == TB_CPU;
+}
+
+/* The one that makes a copy, on this stream: between two GPUs the destination's. */
+static tb_status copying(const tb_tensor *destination, const tb_tensor *source, tb__stream stream,
+                         const struct tb__gpu **out)
+{
+    TB__TRY(tb__gpu_of_device(destination->device != TB_CPU ? destination->device : source->device,
+                              out));
+    return tb__stream_device(stream, *out, out);
+}
+
+/* In the order of the default stream, as the driver's own copies that wait; and wait. */
+static tb_status copy_now(const tb_tensor *destination, const tb_tensor *source)
+{
+    const struct tb__gpu *copies;
+    if (between_hosts(destination, source)) {
+        return tb__gpu_copy_tensor(destination, source, NULL, NULL);
+    }
+    TB__TRY(copying(destination, source, NULL, &copies));
+    TB__TRY(copy_behind_source(destination, source, NULL, copies));
+    return tb__stream_synchronize(NULL, copies);
+}
+
+/* In the order of a stream. The default stream is the one of `home`, or of the current device, as
+ * for all that is done with a pool; the copy may be on the default stream of another GPU. */
+static tb_status copy_on(const tb_tensor *destination, const tb_tensor *source, tb__stream stream,
+                         const struct tb__device_share *home)
+{
+    const struct tb__gpu *gpu;
+    const struct tb__gpu *copies;
+    if (between_hosts(destination, source)) {
+        return tb__gpu_copy_tensor(destination, source, stream, NULL);
+    }
+    TB__TRY(tb__stream_device(stream, home != NULL ? tb__device_gpu(home) : NULL, &gpu));
+    TB__TRY(copying(destination, source, stream, &copies));
+    return gpu == copies ? copy_behind_source(destination, source, stream, copies)
+                         : copy_across(destination, source, stream, gpu, copies);
 }
 
 /* ---- writing ---- */
@@ -211,8 +240,13 @@ static tb_status check_pair(const tb_tensor *destination, const tb_tensor *sourc
 tb_status tb_copy_on(const tb_tensor *destination, const tb_tensor *source, tb_cuda_stream stream)
 {
     TB__TRY(check_pair(destination, source));
+    const struct tb__gpu *copies;
     TB__TRY(tb__cuda_need());
-    return tb__gpu_copy_tensor(destination, source, (tb__stream)stream, NULL);
+    if (between_hosts(destination, source)) {
+        return tb__gpu_copy_tensor(destination, source, (tb__stream)stream, NULL);
+    }
+    TB__TRY(copying(destination, source, (tb__stream)stream, &copies));
+    return copy_behind_source(destination, source, (tb__stream)stream, copies);
 }
 
 tb_status tb_copy(const tb_tensor *destination, const tb_tensor *source)

@@ -4,6 +4,7 @@
 #include "gpu/gpu_roles.h"
 
 #define WORDS ((int64_t)1 << 16)
+#define FRAME_WORDS ((int64_t)1 << 18) /* of the producer */
 
 static tb_status open_on(tb_bus *bus, tb_device device, uint32_t ordered, tb_reader **out)
 {
@@ -250,6 +251,114 @@ static void a_copy_between_two_devices_is_waited_for(void)
     gpu_stream_end(stream);
 }
 
+/* A tensor of the other device is copied behind what its default stream has, and is free for what
+ * that stream gets next. */
+static void a_source_on_the_other_device_is_in_its_default_stream_s_order(void)
+{
+    gpu_machine("devices=2;peer=0-1");
+    const struct tb__gpu *first = gpu_begin();
+    const struct tb__gpu *second = gpu_second();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 4);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
+    tb_memory *memory[2];
+    tb_tensor tensors[2];
+    struct gpu_brake brake;
+    struct tb__gpu_scope scope;
+    gpu_brake_init(&brake);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
+                                               .kind = TB_MEMORY_DEVICE,
+                                               .device = TB_CUDA(i),
+                                               .bytes = WORDS * 4},
+                          &memory[i]));
+        tensors[i] = (tb_tensor){.data = tb_memory_data(memory[i]),
+                                 .device = TB_CUDA(i),
+                                 .dtype = TB_U32,
+                                 .ndim = 1,
+                                 .shape = {WORDS}};
+    }
+    for (uint32_t n = 1; n <= 5; n++) {
+        tb_frame *frame;
+        int braked = n > 1; /* the first of all opens what the devices need of each other */
+        CHECK_OK(tb__gpu_enter(second, &scope));
+        if (braked) {
+            gpu_brake_put(&brake, second, NULL);
+        }
+        gpu_fill(&tensors[1], n, NULL);
+        CHECK_OK(tb_pool_write_on(pool, &tensors[1], NULL, TB_SECONDS(5), NULL));
+        CHECK_OK(tb_copy_on(&tensors[0], &tensors[1], NULL));
+        gpu_fill(&tensors[1], n + 100, NULL); /* behind both copies */
+        tb__gpu_leave(&scope);
+        CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
+        if (braked) {
+            CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
+            CHECK_STATUS(tb__stream_query(NULL, first), TB_AGAIN);
+            gpu_brake_off(&brake);
+        }
+        CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_OK, 5000);
+        gpu_check(tb_frame_tensor(frame), n);
+        gpu_check(&tensors[0], n);
+        gpu_check(&tensors[1], n + 100);
+        tb_frame_release(frame);
+    }
+    tb_bus_close(bus);
+    for (int i = 0; i < 2; i++) {
+        tb_memory_free(memory[i]);
+    }
+    tb__copy_trim();
+    gpu_brake_end(&brake);
+}
+
+/* Peers that are switched off are none: copies go through the host, readers are told. */
+static void peers_can_be_switched_off(void)
+{
+    struct producer producer = {0};
+    struct consumer consumer;
+    tb_reader *reader;
+    gpu_machine("devices=2;peer=0-1");
+    setenv("TENSORBUS_GPU_PEERS", "0", 1);
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    const struct tb__gpu *second = gpu_second();
+    tb_memory *memory;
+    int can = 1;
+    CHECK_OK(tb__gpu_peer(second, consumer.gpu, &can));
+    CHECK_EQ(can, 0);
+    CHECK_STATUS(open_on(consumer.bus, TB_CUDA(1), 1, &reader), TB_E_UNSUPPORTED);
+    CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
+                                           .kind = TB_MEMORY_DEVICE,
+                                           .device = TB_CUDA(1),
+                                           .bytes = FRAME_WORDS * 4},
+                      &memory));
+    tb_tensor there = {.data = tb_memory_data(memory),
+                       .device = TB_CUDA(1),
+                       .dtype = TB_U32,
+                       .ndim = 1,
+                       .shape = {FRAME_WORDS}};
+    for (uint32_t n = 1; n <= 3; n++) {
+        struct tb__copy_result result;
+        producer_must(&producer, DO_PUBLISH, 0, n);
+        tb_frame *frame = consumer_next(&consumer, n);
+        const tb_tensor *here = tb_frame_tensor(frame);
+        CHECK_OK(tb_frame_copy_on(frame, &there, NULL));
+        CHECK_OK(tb__stream_synchronize(NULL, consumer.gpu));
+        gpu_check(&there, n);
+        const struct tb__copy job = {.dst = {(uint64_t)(uintptr_t)there.data, second, 0},
+                                     .src = {(uint64_t)(uintptr_t)here->data, consumer.gpu, 0},
+                                     .bytes = FRAME_WORDS * 4};
+        CHECK_OK(tb__gpu_copy(&job, NULL, &result));
+        CHECK_EQ(result.path, TB__PATH_STAGED);
+        CHECK_OK(tb__stream_synchronize(NULL, second));
+        CHECK_OK(tb_frame_release_on(frame, NULL));
+        CHECK_WITHIN_MS(gpu_reader_stats(consumer.reader).held == 0, 5000);
+    }
+    tb_memory_free(memory);
+    tb__copy_trim();
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
 /* One device's context breaks: frames of the other one go on in the same pool. */
 static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
 {
@@ -376,6 +485,8 @@ static const struct test tests[] = {
     TEST(streams_of_both_devices_publish_into_one_pool, 60),
     TEST(copies_of_the_other_device_are_in_the_default_stream_s_order, 30),
     TEST(a_copy_between_two_devices_is_waited_for, 30),
+    TEST(a_source_on_the_other_device_is_in_its_default_stream_s_order, 30),
+    TEST(peers_can_be_switched_off, 30),
     TEST(frames_of_a_healthy_device_go_on_beside_a_broken_one, 30),
     TEST(acknowledgements_of_frames_under_way_are_waited_for, 30),
 };
