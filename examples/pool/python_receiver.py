@@ -1,4 +1,4 @@
-"""Reads each frame in place, checks that element 0 counts, asks for the next one, and at the end
+"""Reads each frame in place, on whatever device it lies, checks that element 0 counts, asks for the next one, and at the end
 frees the pool in the way that the scenario wants. The twin of receiver_node.c."""
 
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import tensorbus as tb
-from python_common import FRAMES, SCENARIO, as_tensor, preview, progress
+from python_common import FRAMES, RECEIVER, SCENARIO, as_tensor, need_devices, preview, progress
 
 
 class Receiver:
@@ -20,12 +20,13 @@ class Receiver:
         # Held until the block's end, and as long as a view of it is there.
         with tb.read(self.pool, timeout=10) as frame:
             tensor = as_tensor(frame)
-            if tensor[0, 0] != index:
-                sys.exit(f"frame {index}: element 0 is {tensor[0, 0]}")
+            count = int(tensor[0, 0])  # from a GPU: eight bytes, and it waits for them
+            if count != index:
+                sys.exit(f"frame {index}: element 0 is {count}")
             self.time_ns += time.monotonic_ns() - sent_ns
             self.size += frame.nbytes
             if index == 0:
-                preview("Receiver", tensor)
+                preview("Receiver", tensor, frame.device)
 
     def frames(self) -> Iterator[int]:
         """Take message by message; their numbers, up to the last one."""
@@ -67,6 +68,7 @@ class Receiver:
 
 
 def main() -> None:
+    need_devices(RECEIVER)
     with tb.Node() as node:
         receiver = Receiver(node)
         done = sum(1 for _ in progress(receiver.frames()))

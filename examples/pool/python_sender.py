@@ -1,11 +1,11 @@
-"""Registers a pool once, then for each frame writes into it, tells the receiver, and waits until
+"""Registers a pool once on the receiver's device, then for each frame writes into it, tells the receiver, and waits until
 the receiver asks for the next. The twin of sender_node.c."""
 
 import sys
 import time
 
 import tensorbus as tb
-from python_common import FRAMES, SCENARIO, new_tensor, preview
+from python_common import FRAMES, RECEIVER, SCENARIO, SENDER, need_devices, new_tensor, preview
 
 
 def await_answer(node: tb.Node) -> str:
@@ -19,10 +19,12 @@ def await_answer(node: tb.Node) -> str:
 
 
 def main() -> None:
+    need_devices(SENDER, RECEIVER)
     with tb.Node() as node:
         tensor = new_tensor()
-        pool = tb.register(tensor)
-        preview("Sender", tensor)
+        # Where the receiver works; each write brings the frame there.
+        pool = tb.register(tensor, device=RECEIVER)
+        preview("Sender", tensor, SENDER)
         index, answer = 0, "INPUT"
         while answer == "INPUT" and index < FRAMES:
             freed = SCENARIO == "write_after_free" and index == FRAMES - 1

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "frame.h"
 #include "log.h"
+#include "shape.h"
 #include "tensor_in.h"
 #include "wait.h"
 
@@ -47,22 +48,37 @@ static PyObject *answer(struct verb *verb, tb_status status)
 
 PyDoc_STRVAR(
     register_doc,
-    "register(tensor, *, slots=2, max_leases=4, live=False, bus=None)\n--\n\n"
+    "register(tensor, *, slots=2, max_leases=4, live=False, device=None, bus=None)\n--\n\n"
     "Register a pool shaped like a tensor and write the tensor as its first frame.\n\n"
     "tensor: an array, bytes, or what has the buffer protocol or DLPack; every write has\n"
     "its dtype and shape.\n"
     "slots: a frame that a reader holds is never overwritten, so there are 2 or more.\n"
     "max_leases: frames that one reader may hold at once.\n"
     "live: one slot, which changes under its holders: only for those who take turns.\n"
+    "device: where the pool lies and its receiver works, \"cpu\" or \"cuda:0\"; None: the tensor's.\n"
     "bus: it must have a name; None: the process's default one.\n\n"
     "Returns the pool's id, such as \"pool_camera_17\": text that travels in any message.\n"
-    "Raises NoMemoryError, InvalidError (a bus without a name), LimitError. Thread-safe.");
+    "Raises NoMemoryError, InvalidError (a bus without a name), LimitError, UnsupportedError (no\n"
+    "driver) and NotFoundError (no such GPU). Thread-safe.");
+
+static int take_device(struct py_state *state, PyObject *device, tb_register_options *options)
+{
+    if (device == NULL || device == Py_None) {
+        return 0;
+    }
+    if (py_device_from(state, device, &options->receiver) != 0) {
+        return -1;
+    }
+    options->host = options->receiver == TB_CPU;
+    return 0;
+}
 
 static PyObject *register_function(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor", "slots", "max_leases", "live", "bus", NULL};
+    static char *names[] = {"tensor", "slots", "max_leases", "live", "device", "bus", NULL};
     tb_register_options options = {.size = sizeof options};
     PyObject *tensor;
+    PyObject *device = NULL;
     PyObject *bus = NULL;
     unsigned slots = 0;
     unsigned leases = 0;
@@ -70,8 +86,9 @@ static PyObject *register_function(PyObject *module, PyObject *args, PyObject *k
     char id[TB_POOL_ID_SIZE];
     struct py_source source;
     struct verb verb;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$IIpO:register", names, &tensor, &slots,
-                                     &leases, &live, &bus) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$IIpOO:register", names, &tensor, &slots,
+                                     &leases, &live, &device, &bus) ||
+        take_device(py_state_of_module(module), device, &options) != 0 ||
         py_source_open(py_state_of_module(module), tensor, &source) != 0) {
         return NULL;
     }

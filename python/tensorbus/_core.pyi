@@ -492,6 +492,7 @@ def register(
     slots: int = 2,
     max_leases: int = 4,
     live: bool = False,
+    device: Any = None,
     bus: Bus | None = None,
 ) -> str: ...
 def write(id: str, tensor: Any, timeout: _Seconds = None, *, bus: Bus | None = None) -> bool: ...

@@ -3,8 +3,12 @@ the build folder of TB_BINARY_DIR); with TB_GPU_REAL=1 it is the machine's own."
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -13,8 +17,10 @@ import kit
 REAL = os.environ.get("TB_GPU_REAL") == "1"
 HERE = pathlib.Path(__file__).parent
 
+# A script that hangs says where, and ends before its test is ended from outside.
 PROLOGUE = f"""
-import sys
+import faulthandler, sys
+faulthandler.dump_traceback_later({0.9 * kit.LIMIT_S}, exit=True)
 sys.path.insert(0, {str(HERE)!r})
 import gpu_device as gpu
 from gpu_device import Brake, Exporter, Interface, Later, Memory, Taken, deleted, soon, take
@@ -30,14 +36,24 @@ def fake_folder() -> pathlib.Path | None:
     return folder if folder is not None and (folder / "libcuda.so.1").exists() else None
 
 
-def _has_gpu() -> bool:
-    return bool(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
+@functools.cache
+def devices() -> int:
+    """How many GPUs the machine's driver has; asked in another process, where its threads stay."""
+    ask = """
+import ctypes
+count = ctypes.c_int()
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+print(count.value)
+"""
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 else 0
 
 
 def skip_reason() -> str | None:
     """Why these tests cannot run here; None: they can."""
     if REAL:
-        return None if _has_gpu() else "TB_GPU_REAL=1, but there is no /dev/nvidia*"
+        return None if devices() > 0 else "TB_GPU_REAL=1, but the driver has no GPU"
     return None if fake_folder() is not None else "no fake driver: set TB_FAKE_CUDA_DIR"
 
 
@@ -46,6 +62,13 @@ needs_fake = pytest.mark.skipif(REAL or skip_reason() is not None,
                                 reason="a real driver is not what a test makes of it")
 needs_real = pytest.mark.skipif(not REAL or skip_reason() is not None,
                                 reason="needs a real GPU: TB_GPU_REAL=1")
+needs_two = pytest.mark.skipif(REAL and devices() < 2, reason="needs two GPUs")
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    """Frameworks; not imported here, since they start threads."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
 
 
 def environment(machine: str = "devices=1") -> dict[str, str]:

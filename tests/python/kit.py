@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-LIMIT_S = 30.0
+LIMIT_S = float(os.environ.get("TB_TEST_LIMIT_S", "30"))  # for a script, and for what it waits for
 
 # What every script begins with.
 PROLOGUE = """

@@ -33,7 +33,12 @@ def place(tmp_path: pathlib.Path):
 
 
 def run(
-    place: Place, name: str, paths: dict[str, pathlib.Path], code: int = 0, **settings: object
+    place: Place,
+    name: str,
+    paths: dict[str, pathlib.Path],
+    code: int = 0,
+    env: dict[str, str] | None = None,
+    **settings: object,
 ) -> str:
     text = (FLOWS / f"python_{name}.yml").read_text()
     for node in ("sender", "receiver"):
@@ -43,7 +48,7 @@ def run(
     for key, value in settings.items():
         text, count = re.subn(rf"(?m)^(  {key}:).*$", rf"\1 {value}", text)
         assert count == 1, key
-    return place.run(tool("tensorbus"), "run", place.flow(text), code=code)
+    return place.run(tool("tensorbus"), "run", place.flow(text), code=code, **(env or {}))
 
 
 def check_output(output: str, frames: int, wanted: list[str]) -> None:
@@ -101,7 +106,8 @@ def test_a_sender_that_is_killed_ends_the_receiver(place):
 
 
 @pytest.mark.parametrize("key, value, said", [
-    ("sender_device", "cuda:0", "only `cpu` works"), ("message_num", "many", "use a number"),
+    ("sender_device", "gpu", "use cpu, cuda or cuda:0"), ("receiver_device", "cuda:x", "use cpu"),
+    ("message_num", "many", "use a number"),
     ("memory_pool_scenario", "chaos", "use throughput"),
     ("cross_machine", "true", "cannot be reached"),
 ])  # fmt: skip
