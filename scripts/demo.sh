@@ -184,8 +184,8 @@ report() {
 
 for program in bin/tensorbus examples/camera/camera examples/camera/motion examples/camera/monitor; do
     [ -x "$build/$program" ] || missing "$build/$program is not built: run \`make\` first" \
-        "(the camera example needs FFmpeg's libraries: libavformat-dev libavcodec-dev libswscale-dev" \
-        "libavdevice-dev, and zlib1g-dev)"
+        "(the camera needs FFmpeg's libraries: libavformat-dev libavcodec-dev libswscale-dev" \
+        "libavdevice-dev)"
 done
 work=$(mktemp -d) || missing "cannot make a temporary folder"
 trap 'rm -rf "$work"' EXIT

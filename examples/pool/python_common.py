@@ -49,7 +49,7 @@ def need_devices(*devices: str) -> None:
         return
     given = f"sender_device `{SENDER}`, receiver_device `{RECEIVER}`"
     if torch is None:
-        sys.exit(f"{given}: this flow needs PyTorch (pip install torch); python_cpu2cpu.yml does not")
+        sys.exit(f"{given}: this flow needs PyTorch (pip install torch); cpu2cpu.yml does not")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found == 0:
         sys.exit(
@@ -63,8 +63,8 @@ def need_devices(*devices: str) -> None:
 
 
 def new_tensor():
-    """int64[15000, 512], counting from 0, on the sender's device. Main memory that a GPU copies from
-    is page-locked: so it does that at the full speed of the bus."""
+    """int64[15000, 512], counting from 0, on the sender's device. Main memory that a GPU copies
+    from is page-locked: so it does that at the full speed of the bus."""
     if torch is None:
         return np.arange(ROWS * COLUMNS, dtype=np.int64).reshape(ROWS, COLUMNS)
     numbers = torch.arange(ROWS * COLUMNS, device=SENDER)

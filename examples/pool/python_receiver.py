@@ -1,5 +1,6 @@
-"""Reads each frame in place, on whatever device it lies, checks that element 0 counts, asks for the next one, and at the end
-frees the pool in the way that the scenario wants. The twin of receiver_node.c."""
+"""Reads each frame in place, on whatever device it lies, checks that element 0 counts, asks for the
+next one, and at the end frees the pool in the way that the scenario wants. The twin of
+receiver_node.c."""
 
 import sys
 import time

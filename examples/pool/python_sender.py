@@ -1,5 +1,5 @@
-"""Registers a pool once on the receiver's device, then for each frame writes into it, tells the receiver, and waits until
-the receiver asks for the next. The twin of sender_node.c."""
+"""Registers a pool once on the receiver's device, then for each frame writes into it, tells the
+receiver, and waits until the receiver asks for the next. The twin of sender_node.c."""
 
 import sys
 import time

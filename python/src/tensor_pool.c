@@ -55,7 +55,7 @@ PyDoc_STRVAR(
     "slots: a frame that a reader holds is never overwritten, so there are 2 or more.\n"
     "max_leases: frames that one reader may hold at once.\n"
     "live: one slot, which changes under its holders: only for those who take turns.\n"
-    "device: where the pool lies and its receiver works, \"cpu\" or \"cuda:0\"; None: the tensor's.\n"
+    "device: where the receiver works: the pool is there; None: on the tensor's.\n"
     "bus: it must have a name; None: the process's default one.\n\n"
     "Returns the pool's id, such as \"pool_camera_17\": text that travels in any message.\n"
     "Raises NoMemoryError, InvalidError (a bus without a name), LimitError, UnsupportedError (no\n"

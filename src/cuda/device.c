@@ -477,8 +477,8 @@ static tb_status can_reach(const struct tb__gpu *gpu, const struct tb__gpu *peer
                                peer->ordinal);
 }
 
-/* TENSORBUS_GPU_PEERS=0: GPUs do as if they could not reach each other, for machines where that does
- * not work though the driver says so. Asked once for each pair. */
+/* TENSORBUS_GPU_PEERS=0: GPUs do as if they could not reach each other, for machines where that
+ * does not work though the driver says so. Asked once for each pair. */
 static int peers_wanted(void)
 {
     const char *value = getenv("TENSORBUS_GPU_PEERS");

@@ -48,8 +48,8 @@ static void pin_if_possible(tb_status status)
     }
 }
 
-/* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for the
- * other, before and after. `stream`: which default stream. */
+/* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for
+ * the other, before and after. `stream`: which default stream. */
 static tb_status copy_across(const tb_tensor *destination, const tb_tensor *source,
                              tb__stream stream, const struct tb__gpu *gpu,
                              const struct tb__gpu *copies)

@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #if __has_include(<zlib.h>)
+#define CAMERA_HAS_ZLIB
+#include "examples/camera/pack.c"
 #include "examples/camera/png.c"
 
 #include <sys/stat.h>
@@ -114,6 +116,31 @@ static void pictures_come_back_as_they_were(void **state)
     }
 }
 
+/* Where there is no zlib. */
+static void stored_bytes_come_back_as_they_were(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 65534, 65535, 65536, 131070, 200000};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const size_t bytes = sizes[i];
+        uint8_t *from = malloc(bytes + 1), *back = malloc(bytes + 1),
+                *to = malloc(pack_bound(bytes));
+        uLongf back_bytes = (uLongf)bytes + 1;
+        for (size_t k = 0; k < bytes; k++) {
+            from[k] = (uint8_t)(k * 2654435761u >> 13);
+        }
+        assert_int_equal(pack_crc32(from, bytes), (uint32_t)crc32(0, from, (uInt)bytes));
+        const size_t packed = pack_stored(from, bytes, to);
+        assert_true(packed <= pack_bound(bytes));
+        assert_int_equal(uncompress(back, &back_bytes, to, (uLong)packed), Z_OK);
+        assert_int_equal(back_bytes, bytes);
+        assert_memory_equal(back, from, bytes);
+        free(from);
+        free(back);
+        free(to);
+    }
+}
+
 static void sizes_that_cannot_be_are_refused(void **state)
 {
     (void)state;
@@ -161,6 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pictures_come_back_as_they_were),
+        cmocka_unit_test(stored_bytes_come_back_as_they_were),
         cmocka_unit_test(sizes_that_cannot_be_are_refused),
         cmocka_unit_test(a_file_appears_whole_or_not_at_all),
     };
