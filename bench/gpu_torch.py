@@ -1,26 +1,39 @@
-"""A CUDA tensor of 64 MiB per frame, from one Python process to another: by a pool of Tensorbus, and by a
-queue of torch.multiprocessing, in one run.
+"""A CUDA tensor of 64 MiB per frame, from one Python process to another: by a pool of Tensorbus,
+and by a queue of torch.multiprocessing, in one run.
+
+    gpu_torch.py [--profile] [--device cuda:0]
 
 Needs PyTorch, a GPU and the package. Prints medians in microseconds:
 
     ours_us 41.2
     torch_us 812.0
     torch_simple_queue_us 655.0
+    ours_spin_us 30.4
 
-A frame's time goes from just before the hand-over (publish() of a filled loan; put() of a filled tensor,
-a new one each time) to just after the other process has read one element of it. Blocks of frames by each
-way alternate. torch_us is by torch.multiprocessing.Queue; the third line, by its SimpleQueue, is there for
-comparison. The script ends within 60 s.
+A frame's time goes from just before the hand-over (publish() of a filled loan; put() of a filled
+tensor, a new one each time) to just after the other process has read one element of it, which waits
+for the GPU. Both sides have filled their tensor and waited for that before. Blocks of frames by
+each way alternate. torch_us is by torch.multiprocessing.Queue; the lines after it are there for
+comparison: its SimpleQueue, and a reader of ours that looks for the next frame for 500 us before it
+sleeps, as no queue can.
+
+--profile (or TENSORBUS_TORCH_PROFILE=file, which takes it) prints after them where that time goes,
+from blocks of its own: what each step on the way took, and what single calls take that nothing else
+waits for.
+--device cpu does all of it in main memory, where there is no GPU: to try the script. It ends within
+60 s.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,86 +41,124 @@ ELEMENTS = 16 << 20  # float32: 64 MiB
 BLOCK = 25  # frames
 BLOCKS = 12  # by each way
 WARM = 8  # frames by each way that are not counted
-BUDGET_S = 40.0  # when it is over no further block is begun
+PROFILE_BLOCKS = 4  # by each way
+CALLS = 200  # of one kind, for the profile
+SPIN_US = 500
+BUDGET_S = 30.0  # when it is over no further block is begun
 PATIENCE_S = 20.0  # for one frame
-WAYS = ("ours", "torch", "torch_simple_queue")
+WAYS = ("ours", "torch", "torch_simple_queue", "ours_spin")
+STEPS = ("taken", "tensor", "part", "read")  # of the consumer
+
+now = time.monotonic_ns
 
 
-def consume(link: Connection, queues: dict[str, Any]) -> None:
-    """The other process: `link` brings (way, frames), and takes the time of each read and its value."""
+def consume(link: Connection, queues: dict[str, Any], device: str) -> None:
+    """The other process: `link` brings (way, frames), and takes the times of each read and its
+    value."""
     import tensorbus as tb
     import torch
 
-    torch.cuda.init()
+    if device != "cpu":
+        torch.cuda.init()
     tb.open_bus("consumer")
-    reader = tb.Reader("producer/frames", stream_ordered=True, start="next")
+    readers = {
+        way: tb.Reader(f"producer/{way}", stream_ordered=True, start="next", spin_us=spin_us)
+        for way, spin_us in (("ours", 0), ("ours_spin", SPIN_US))
+    }
     link.send("ready")
     while True:
         way, frames = link.recv()
         if way is None:
             break
         for _ in range(frames):
-            if way == "ours":
-                frame = reader.next(PATIENCE_S)
-                tensor = torch.from_dlpack(frame)
-            else:
-                tensor = queues[way].get()
-            value = tensor[ELEMENTS // 2].item()
-            end_ns = time.monotonic_ns()
-            del tensor
-            if way == "ours":
-                frame.release()
-            link.send((end_ns, value))
-    reader.close()
+            link.send(take(readers[way] if way in readers else queues[way], way in readers, torch))
+    for reader in readers.values():
+        reader.close()
+
+
+def take(source: Any, ours: bool, torch: Any) -> tuple[list[int], float]:
+    """The next frame of a reader or queue: when each step was done, and the element."""
+    if ours:
+        frame = source.next(PATIENCE_S)
+        taken = now()
+        tensor = torch.from_dlpack(frame)
+        opened = now()
+    else:
+        frame = tensor = source.get()
+        taken = opened = now()
+    part = tensor[ELEMENTS // 2]
+    chosen = now()
+    value = part.item()
+    end = now()
+    del tensor, part
+    if ours:
+        frame.release()
+    return [taken, opened, chosen, end], value
 
 
 class Producer:
     """Hands frames over, one after the other has read the one before."""
 
-    def __init__(self, link: Connection, queues: dict[str, Any]) -> None:
+    def __init__(self, link: Connection, queues: dict[str, Any], device: str) -> None:
         import tensorbus as tb
         import torch
 
-        self.torch, self.link, self.queues = torch, link, queues
+        self.torch, self.tb, self.link, self.queues, self.device = torch, tb, link, queues, device
         tb.open_bus("producer")
-        self.pool = tb.Pool.register(tb.Spec(ELEMENTS, "float32"), name="frames", slots=3,
-                                     device="cuda:0")
+        self.pools = {
+            way: tb.Pool.register(tb.Spec(ELEMENTS, "float32"), name=way, slots=3, device=device)
+            for way in WAYS
+            if way.startswith("ours")
+        }
         self.number = 0
+        self.steps: dict[
+            str, list[list[float]]
+        ] = {}  # of each way: microseconds, a list for each frame
 
-    def ours(self) -> int:
-        loan = self.pool.loan(PATIENCE_S)
+    def synchronize(self) -> None:
+        if self.device != "cpu":
+            self.torch.cuda.synchronize()
+
+    def stream(self) -> Any:
+        return None if self.device == "cpu" else self.torch.cuda.current_stream()
+
+    def ours(self, pool: Any) -> tuple[int, int]:
+        loan = pool.loan(PATIENCE_S)
         tensor = self.torch.from_dlpack(loan)
         tensor.fill_(self.number)
         del tensor
-        stream = self.torch.cuda.current_stream()
-        self.torch.cuda.synchronize()
-        begin_ns = time.monotonic_ns()
+        stream = self.stream()
+        self.synchronize()
+        begin_ns = now()
         loan.publish(stream=stream)
-        return begin_ns
+        return begin_ns, now()
 
-    def theirs(self, queue: Any) -> tuple[int, Any]:
-        tensor = self.torch.full((ELEMENTS,), float(self.number), device="cuda:0")
-        self.torch.cuda.synchronize()
-        begin_ns = time.monotonic_ns()
+    def theirs(self, queue: Any) -> tuple[int, int, Any]:
+        tensor = self.torch.full((ELEMENTS,), float(self.number), device=self.device)
+        self.synchronize()
+        begin_ns = now()
         queue.put(tensor)
-        return begin_ns, tensor  # which must live until it was taken
+        return begin_ns, now(), tensor  # which must live until it was taken
 
     def block(self, way: str, frames: int) -> list[float]:
-        """Microseconds of each frame."""
+        """Microseconds of each frame; its steps are added to those of its way."""
         took = []
         self.link.send((way, frames))
         for _ in range(frames):
             self.number += 1
             kept = None
-            if way == "ours":
-                begin_ns = self.ours()
+            if way in self.pools:
+                begin_ns, given_ns = self.ours(self.pools[way])
             else:
-                begin_ns, kept = self.theirs(self.queues[way])
-            end_ns, value = self.answer()
+                begin_ns, given_ns, kept = self.theirs(self.queues[way])
+            times, value = self.answer()
             del kept
             if value != self.number:
                 raise SystemExit(f"{way}: frame {self.number} arrived as {value}")
-            took.append((end_ns - begin_ns) / 1e3)
+            took.append((times[-1] - begin_ns) / 1e3)
+            ends = [begin_ns, *times]
+            steps = [(b - a) / 1e3 for a, b in zip(ends, ends[1:])]
+            self.steps.setdefault(way, []).append([(given_ns - begin_ns) / 1e3, *steps])
         return took
 
     def answer(self) -> Any:
@@ -116,9 +167,8 @@ class Producer:
         return self.link.recv()
 
 
-def measure(link: Connection, queues: dict[str, Any]) -> dict[str, list[float]]:
+def measure(producer: Producer) -> dict[str, list[float]]:
     deadline = time.monotonic() + BUDGET_S
-    producer = Producer(link, queues)
     producer.answer()  # it is ready
     took: dict[str, list[float]] = {way: [] for way in WAYS}
     for way in WAYS:
@@ -128,11 +178,122 @@ def measure(link: Connection, queues: dict[str, Any]) -> dict[str, list[float]]:
             break
         for way in WAYS:
             took[way] += producer.block(way, BLOCK)
-    link.send((None, 0))
     return took
 
 
+def profile_steps(producer: Producer) -> list[str]:
+    """Where a frame's time goes, by each way."""
+    producer.steps.clear()
+    for _ in range(PROFILE_BLOCKS):
+        for way in WAYS:
+            producer.block(way, BLOCK)
+    lines = [
+        "Where a frame's time goes, medians in us. `given`: the producer's call has returned, which",
+        "may be after the consumer has gone on; then the consumer's steps: `taken` (since the call",
+        "began: the wake-up is in it), `tensor` (from_dlpack), `part` (one element's view), `read`",
+        "(.item()).",
+        f"  {'':20}" + "".join(f"{step:>10}" for step in ("given", *STEPS, "all")),
+    ]
+    for way in WAYS:
+        columns = list(zip(*producer.steps[way]))
+        figures = [statistics.median(column) for column in columns]
+        whole = statistics.median([sum(steps[1:]) for steps in producer.steps[way]])
+        lines.append(f"  {way:20}" + "".join(f"{figure:10.1f}" for figure in (*figures, whole)))
+    return lines
+
+
+def median_us(prepare: Callable[[], Any], call: Callable[[Any], Any]) -> float:
+    """Of call(prepare()), of which the call alone is timed."""
+    took = []
+    for _ in range(CALLS):
+        what = prepare()
+        begin_ns = now()
+        kept = call(what)
+        took.append((now() - begin_ns) / 1e3)
+        del what, kept
+    return statistics.median(took)
+
+
+def profile_calls(producer: Producer) -> list[str]:
+    """Single calls, within the producer's process: no other process is woken or waited for."""
+    torch, tb, stream = producer.torch, producer.tb, producer.stream()
+    pool = tb.Pool.register(
+        tb.Spec(ELEMENTS, "float32"), name="alone", slots=3, device=producer.device
+    )
+    local = torch.zeros(16, device=producer.device)
+    version = (1, 0)
+    number = None if stream is None else stream.cuda_stream or 1
+
+    def filled() -> Any:
+        producer.synchronize()
+        return pool.loan(PATIENCE_S)
+
+    calls: list[tuple[str, Callable[[], Any], Callable[[Any], Any]]] = [
+        ("an empty call", lambda: None, lambda _: None),
+        ("pool.loan()", producer.synchronize, lambda _: pool.loan(PATIENCE_S)),
+        ("loan.publish(stream), no reader", filled, lambda loan: loan.publish(stream=stream)),
+    ]
+    frames: list[Any] = []
+
+    def newest() -> Any:
+        frames[:] = [pool.read()]
+        return frames[0]
+
+    calls += [
+        ("pool.read()", producer.synchronize, lambda _: pool.read()),
+        ("torch.from_dlpack(frame)", newest, torch.from_dlpack),
+        (
+            "torch.from_dlpack(capsule)",
+            newest,
+            lambda frame: torch.from_dlpack(frame.__dlpack__(stream=number, max_version=version)),
+        ),
+        (
+            "frame.__dlpack__(stream=...)",
+            newest,
+            lambda frame: frame.__dlpack__(stream=number, max_version=version),
+        ),
+        ("frame.wait(stream)", newest, lambda frame: frame.wait(stream)),
+        (
+            "frame.release(stream=stream)",
+            newest,
+            lambda frame: frame.release() if stream is None else frame.release(stream=stream),
+        ),
+        ("tensor[i]", lambda: local, lambda tensor: tensor[3]),
+        ("tensor[i].item(), an idle GPU", lambda: local[3], lambda part: part.item()),
+    ]
+    if stream is not None:
+        calls += [
+            ("torch.cuda.current_stream()", lambda: None, lambda _: torch.cuda.current_stream()),
+            ("torch.cuda.synchronize(), idle", lambda: None, lambda _: torch.cuda.synchronize()),
+        ]
+    # So that all of them have a frame to look at.
+    pool.loan().publish(stream=stream)
+    producer.synchronize()
+    lines = ["Single calls, medians in us."]
+    for name, prepare, call in calls:
+        lines.append(f"  {name:34} {median_us(prepare, call):8.1f}")
+        frames.clear()
+        producer.synchronize()
+    pool.free()
+    return lines
+
+
+def report(took: dict[str, list[float]], profile: list[str]) -> None:
+    for way in WAYS:
+        print(f"{way}_us {statistics.median(took[way]):.1f}")
+    file = os.environ.get("TENSORBUS_TORCH_PROFILE")
+    if profile and file:
+        with open(file, "w", encoding="utf-8") as out:
+            out.write("\n".join(profile) + "\n")
+    elif profile:
+        print("\n".join(profile))
+
+
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Tensorbus beside torch.multiprocessing.")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes")
+    parser.add_argument("--device", default="cuda:0", help="cuda:0, or cpu to try the script")
+    arguments = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="tb-gpu-torch-")
     os.environ["TENSORBUS_DIR"] = folder
     child = None
@@ -140,19 +301,23 @@ def main() -> int:
         import torch
         import torch.multiprocessing as mp
 
-        if not torch.cuda.is_available():
+        if arguments.device != "cpu" and not torch.cuda.is_available():
             print("gpu_torch: PyTorch finds no GPU", file=sys.stderr)
             return 1
         spawn = mp.get_context("spawn")
         queues = {"torch": spawn.Queue(), "torch_simple_queue": spawn.SimpleQueue()}
         here, there = spawn.Pipe()
-        child = spawn.Process(target=consume, args=(there, queues), daemon=True)
+        child = spawn.Process(target=consume, args=(there, queues, arguments.device), daemon=True)
         child.start()
         there.close()
-        took = measure(here, queues)
+        producer = Producer(here, queues, arguments.device)
+        took = measure(producer)
+        profile = []
+        if arguments.profile or os.environ.get("TENSORBUS_TORCH_PROFILE"):
+            profile = profile_steps(producer) + profile_calls(producer)
+        here.send((None, 0))
         child.join(PATIENCE_S)
-        for way in WAYS:
-            print(f"{way}_us {statistics.median(took[way]):.1f}")
+        report(took, profile)
         return 0
     except (ImportError, EOFError, OSError, RuntimeError) as error:
         print(f"gpu_torch: {type(error).__name__}: {error}", file=sys.stderr)
