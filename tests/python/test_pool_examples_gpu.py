@@ -1,5 +1,6 @@
-"""The pool example's flows with GPUs and nodes in Python: with a real GPU by PyTorch, else with GPUs that the
-fake driver plays and what stands for PyTorch there (fake_torch). What is said where something is missing."""
+"""The pool example's flows with GPUs and nodes in Python: with a real GPU by PyTorch, else with
+GPUs that the fake driver plays and what stands for PyTorch there (fake_torch). What is said where
+something is missing."""
 
 import importlib.util
 import os
@@ -30,7 +31,9 @@ def run_flow(
     return run(place, name, {}, code=code, env=env, **settings)
 
 
-def check(place: Place, name: str, machine: str, sides: tuple[str, str], **settings: object) -> None:
+def check(
+    place: Place, name: str, machine: str, sides: tuple[str, str], **settings: object
+) -> None:
     output = run_flow(place, name, machine, message_num=FRAMES, **settings)
     for who, side in zip(("Sender", "Receiver"), sides):
         where = f" on {side}" if side != "cpu" else ""
@@ -58,7 +61,9 @@ def test_with_two_gpus(place, machine, sides):  # noqa: F811
 @pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"cpu2cpu"}))
 def test_misuse_is_answered_as_in_main_memory(place, name):  # noqa: F811
     frames, wanted = SCENARIOS[name]
-    output = run_flow(place, "cuda_inner", "devices=1", message_num=frames, memory_pool_scenario=name)
+    output = run_flow(
+        place, "cuda_inner", "devices=1", message_num=frames, memory_pool_scenario=name
+    )
     check_output(output.replace(" on cuda:0", ""), frames, wanted)
 
 

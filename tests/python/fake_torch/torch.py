@@ -1,5 +1,6 @@
-"""What the nodes of examples/pool use of PyTorch, over a driver alone (gpu_device.py): so that they run with
-GPUs that the fake driver plays. In no other way like PyTorch. Put this folder on PYTHONPATH, with TESTS."""
+"""What the nodes of examples/pool use of PyTorch, over a driver alone (gpu_device.py): so that they
+run with GPUs that the fake driver plays. In no other way like PyTorch. Put this folder on
+PYTHONPATH, with TESTS."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class _OnGpu:
         return _OnGpu(self.address, shape, self.number, self)
 
     def __getitem__(self, key: tuple[int, Any]) -> Any:
-        """Element [0, i], or elements [0, :n], in main memory; behind what the default stream has."""
+        """Element [0, i], or elements [0, :n], in main memory; behind what the default stream
+        has."""
         row, column = key
         assert row == 0
         first, count = (0, column.stop) if isinstance(column, slice) else (column, 1)
