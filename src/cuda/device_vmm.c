@@ -55,13 +55,16 @@ tb_status tb__vmm_alloc(struct tb__device_memory *memory)
 static tb_status vmm_find_home(struct tb__device_memory *memory)
 {
     struct tb__mem_prop prop = {0};
+    const struct tb__gpu *home = NULL;
+    int count = 0, can = 0;
+    TB__TRY(tb__gpu_count(&count));
+    if (count == 1) {
+        return TB_OK; /* memory of a device that is not there cannot be imported */
+    }
     int result = tb__cuda()->mem_get_prop(&prop, memory->handle);
     if (result != TB__CUDA_SUCCESS) {
         return tb__cuda_fail(result, "cuMemGetAllocationPropertiesFromHandle", "imported memory");
     }
-    const struct tb__gpu *home = NULL;
-    int count = 0, can = 0;
-    TB__TRY(tb__gpu_count(&count));
     for (int i = 0; home == NULL && i < count; i++) {
         const struct tb__gpu *gpu = NULL;
         TB__TRY(tb__gpu_get(i, &gpu));

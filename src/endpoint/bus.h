@@ -83,6 +83,8 @@ void tb__bus_ring_self(tb_bus *bus);
 void tb__word_sleep(struct tb__a32 *word, uint32_t seen, const struct tb__life_watch *lives,
                     uint32_t count, int64_t deadline_ns);
 void tb__word_ring(struct tb__a32 *word);
+/* Wake who sleeps on a word that was changed before. It may be gone by now. */
+void tb__word_wake(const struct tb__a32 *word);
 
 /* ---- life words ---- */
 
@@ -97,6 +99,13 @@ void tb__bus_life_detach(tb_bus *bus, struct tb__page_map *map, struct tb__a32 *
  * endpoint that does not exist until the deadline. The caller owns one reference. */
 tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
                           struct tb__lifeline **out);
+/* The same with a question for the peer, which goes along with the greeting when the line must be
+ * made: the answer comes one round trip sooner. With question->asked set the caller ends the call.
+ */
+struct tb__question;
+tb_status tb__bus_connect_asking(tb_bus *bus, const char *name, uint64_t endpoint_id,
+                                 int64_t deadline_ns, struct tb__question *question,
+                                 struct tb__lifeline **out);
 void tb__lifeline_ref(struct tb__lifeline *line);
 void tb__lifeline_unref(struct tb__lifeline *line); /* closes a connected line with its last one */
 /* Keep only the memory of a line (and its doorbell) alive; takes no lock. */
@@ -134,6 +143,23 @@ void tb__reply_fini(struct tb__reply *reply);
  * the peer hangs up, TB_CLOSED when it said goodbye. Never call it on the service thread. */
 tb_status tb__lifeline_call(struct tb__lifeline *line, const struct tb__packet *question,
                             int64_t deadline_ns, struct tb__reply *out);
+/* One under way, on the caller's stack; linked to the line. */
+struct tb__call {
+    struct tb__call *next;
+    uint32_t request;
+    struct tb__a32 done; /* 1: it has ended; set with the bus's call mutex held */
+    int failed;          /* the line died, or there was no memory */
+    struct tb__reply *reply;
+};
+/* Wait for the reply of one that was begun, as tb__lifeline_call(). */
+tb_status tb__call_end(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns);
+
+struct tb__question {
+    struct tb__packet packet;
+    struct tb__reply *reply;
+    int asked; /* it went along with the greeting, and `call` is to be ended */
+    struct tb__call call;
+};
 /* As call, but expects reply type `want` with exactly `bytes` body bytes and `fds` descriptors, and
  * copies the body. */
 tb_status tb__reply_body(const struct tb__reply *reply, uint16_t want, void *out, size_t bytes,

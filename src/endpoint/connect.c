@@ -73,17 +73,30 @@ static int64_t at_least(int64_t deadline_ns, int64_t patience_ns)
 }
 
 /* The peer's answer to our greeting: its name and doorbell. */
-static tb_status greet(struct tb__lifeline *line, uint64_t id, int64_t patience_ns)
+static tb_status take_welcome(struct tb__lifeline *line, uint64_t id, struct tb__reply *reply)
 {
-    struct tb__hello_wire hello;
-    tb__hello_fill(line->bus, &hello);
-    struct tb__packet question = {.type = TB__MSG_HELLO,
-                                  .body = &hello,
-                                  .body_bytes = sizeof hello,
-                                  .borrow_fds = &line->bus->bell.fd,
-                                  .fd_count = 1};
-    struct tb__reply reply;
-    tb_status status = tb__lifeline_call(line, &question, tb__deadline_ns(patience_ns), &reply);
+    tb_status status;
+    struct tb__msg msg = {.type = reply->type,
+                          .body = reply->body,
+                          .body_bytes = reply->body_bytes,
+                          .fds = {reply->fds[0], -1, -1, -1},
+                          .fd_count = reply->fd_count};
+    if (reply->type != TB__MSG_WELCOME) {
+        status = TB__FAIL(TB_E_PROTOCOL, "the greeting was answered with type %u", reply->type);
+    } else {
+        status = tb__hello_take(line, &msg);
+    }
+    if (status == TB_OK && line->peer_id != id) {
+        status = TB__FAIL(TB_E_PROTOCOL, "another process answers at the socket");
+    }
+    tb__reply_fini(reply);
+    return status;
+}
+
+static tb_status end_greeting(struct tb__lifeline *line, struct tb__call *call, uint64_t id,
+                              int64_t patience_ns)
+{
+    tb_status status = tb__call_end(line, call, tb__deadline_ns(patience_ns));
     if (status == TB_AGAIN) {
         return TB__FAIL(TB_E_NOT_FOUND,
                         "process %u has a socket but did not answer within %d s: is it stopped?",
@@ -93,25 +106,48 @@ static tb_status greet(struct tb__lifeline *line, uint64_t id, int64_t patience_
         return TB__FAIL(TB_E_NOT_FOUND, "process %u is closing", line->pid);
     }
     TB__TRY(status);
-    struct tb__msg msg = {.type = reply.type,
-                          .body = reply.body,
-                          .body_bytes = reply.body_bytes,
-                          .fds = {reply.fds[0], -1, -1, -1},
-                          .fd_count = reply.fd_count};
-    if (reply.type != TB__MSG_WELCOME) {
-        status = TB__FAIL(TB_E_PROTOCOL, "the greeting was answered with type %u", reply.type);
-    } else {
-        status = tb__hello_take(line, &msg);
+    return take_welcome(line, id, call->reply);
+}
+
+/* Nobody wants the answer any more. Keeps the error that led here. */
+static void forget(struct tb__lifeline *line, struct tb__call *call)
+{
+    tb_error kept;
+    tb_last_error(&kept);
+    tb_status ignored = tb__call_end(line, call, tb__now_ns());
+    (void)ignored;
+    tb__reply_fini(call->reply);
+    tb__error_restore(&kept);
+}
+
+/* Greet, and ask what this process wants of the peer in the same breath: the peer reads in order.
+ */
+static tb_status greet(struct tb__lifeline *line, uint64_t id, int64_t patience_ns,
+                       struct tb__question *question)
+{
+    struct tb__hello_wire hello;
+    struct tb__reply welcome;
+    struct tb__call greeting;
+    tb__hello_fill(line->bus, &hello);
+    struct tb__packet packet = {.type = TB__MSG_HELLO,
+                                .body = &hello,
+                                .body_bytes = sizeof hello,
+                                .borrow_fds = &line->bus->bell.fd,
+                                .fd_count = 1};
+    TB__TRY(tb__call_begin(line, &greeting, &packet, &welcome));
+    int asked = question != NULL &&
+                tb__call_begin(line, &question->call, &question->packet, question->reply) == TB_OK;
+    tb_status status = end_greeting(line, &greeting, id, patience_ns);
+    if (asked && status != TB_OK) {
+        forget(line, &question->call);
+    } else if (asked) {
+        question->asked = 1;
     }
-    if (status == TB_OK && line->peer_id != id) {
-        status = TB__FAIL(TB_E_PROTOCOL, "another process answers at the socket");
-    }
-    tb__reply_fini(&reply);
     return status;
 }
 
 static tb_status make_line(tb_bus *bus, const struct tb__attempt *attempt, int64_t patience_ns,
-                           struct tb__lifeline **out)
+                           struct tb__question *question, struct tb__lifeline **out)
 {
     struct tb__lifeline *line;
     TB__TRY(tb__lifeline_create(bus, attempt->fd, 1, &line));
@@ -123,7 +159,7 @@ static tb_status make_line(tb_bus *bus, const struct tb__attempt *attempt, int64
         tb__lifeline_release(line);
         return status;
     }
-    status = greet(line, attempt->id, patience_ns);
+    status = greet(line, attempt->id, patience_ns, question);
     if (status != TB_OK) {
         tb__lifeline_unref(line);
         return status;
@@ -133,7 +169,7 @@ static tb_status make_line(tb_bus *bus, const struct tb__attempt *attempt, int64
 }
 
 static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, int64_t patience_ns,
-                              struct tb__lifeline **out)
+                              struct tb__question *question, struct tb__lifeline **out)
 {
     if (name != NULL) {
         TB__TRY(tb__names_resolve(&bus->directory, name, &id));
@@ -144,7 +180,7 @@ static tb_status connect_once(tb_bus *bus, const char *name, uint64_t id, int64_
         return TB_OK;
     }
     if (status == TB_OK) {
-        status = make_line(bus, &attempt, patience_ns, out);
+        status = make_line(bus, &attempt, patience_ns, question, out);
     }
     end_attempt(bus, &attempt);
     return status;
@@ -159,6 +195,13 @@ static int may_come(tb_status status)
 tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
                           struct tb__lifeline **out)
 {
+    return tb__bus_connect_asking(bus, name, endpoint_id, deadline_ns, NULL, out);
+}
+
+tb_status tb__bus_connect_asking(tb_bus *bus, const char *name, uint64_t endpoint_id,
+                                 int64_t deadline_ns, struct tb__question *question,
+                                 struct tb__lifeline **out)
+{
     int64_t patience_ns = name != NULL ? GREETING_PATIENCE_NS : TB__STRANGER_PATIENCE_NS;
     /* A full queue empties within moments, whatever the caller's patience for absent processes. */
     int64_t full_deadline = at_least(deadline_ns, patience_ns);
@@ -166,7 +209,7 @@ tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, i
     tb_last_error(&kept);
     for (;;) {
         uint32_t seen = tb__bus_bell(bus);
-        tb_status status = connect_once(bus, name, endpoint_id, patience_ns, out);
+        tb_status status = connect_once(bus, name, endpoint_id, patience_ns, question, out);
         if (status == TB_OK) {
             tb__error_restore(&kept); /* attempts before this one may have failed */
             return TB_OK;

@@ -93,6 +93,11 @@ void tb__word_ring(struct tb__a32 *word)
     syscall(SYS_futex, &word->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void tb__word_wake(const struct tb__a32 *word)
+{
+    syscall(SYS_futex, &word->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void tb__bell_ring(struct tb__bell *bell)
 {
     tb__word_ring(&bell->shm->count);

@@ -17,16 +17,6 @@
 
 #define FULL_PAUSE_NS 1000000
 
-/* On the caller's stack while it waits; linked under the bus's call mutex. */
-struct tb__call {
-    struct tb__call *next;
-    uint32_t request;
-    int done;
-    int failed; /* the line died, or there was no memory */
-    struct tb__reply *reply;
-    pthread_cond_t condition;
-};
-
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out)
 {
     struct tb__lifeline *line = calloc(1, sizeof *line);
@@ -125,10 +115,15 @@ int tb__lifeline_complete(struct tb__lifeline *line, struct tb__msg *msg)
             msg->fd_count = 0;
         }
         *at = call->next;
-        call->done = 1;
-        pthread_cond_signal(&call->condition);
+        /* Pairs with the caller's acquire load. */
+        tb__a32_store_release(&call->done, 1);
     }
     pthread_mutex_unlock(&line->bus->call_mutex);
+    if (call != NULL) {
+        /* Without the mutex, which the caller takes at once. Its stack may be gone: then nobody
+         * sleeps there, or wakes for nothing. */
+        tb__word_wake(&call->done);
+    }
     return call != NULL;
 }
 
@@ -136,9 +131,9 @@ void tb__lifeline_fail_calls(struct tb__lifeline *line)
 {
     pthread_mutex_lock(&line->bus->call_mutex);
     for (struct tb__call *call = line->calls; call != NULL; call = call->next) {
-        call->done = 1;
         call->failed = 1;
-        pthread_cond_signal(&call->condition);
+        tb__a32_store_release(&call->done, 1);
+        tb__word_wake(&call->done);
     }
     line->calls = NULL;
     pthread_mutex_unlock(&line->bus->call_mutex);
@@ -153,34 +148,23 @@ static tb_status peer_gone(const struct tb__lifeline *line)
     return TB__FAIL(TB_E_OWNER_DIED, "process `%s` (pid %u) is gone", name, line->pid);
 }
 
-/* Waits for `call`; takes it out of the list again at the deadline. Call mutex held. */
+/* Waits for `call`; takes it out of the list again at the deadline. Returns with the call mutex
+ * held, without which it waits: who is asked may wait for a thread that calls as well. */
 static void wait_for_reply(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns)
 {
-    while (!call->done) {
-        int expired = 0;
-        int64_t until_ns = tb__interrupt_slice(tb__now_ns(), deadline_ns);
-        if (until_ns == TB__NO_DEADLINE) {
-            pthread_cond_wait(&call->condition, &line->bus->call_mutex);
-        } else {
-            struct timespec until = tb__timespec(until_ns);
-            expired = pthread_cond_timedwait(&call->condition, &line->bus->call_mutex, &until) ==
-                      ETIMEDOUT;
+    int expired = 0;
+    /* Pairs with the service thread's release store. */
+    while (!tb__a32_load_acquire(&call->done) && !expired) {
+        tb__word_sleep(&call->done, 0, NULL, 0, deadline_ns);
+        expired = tb__left_ns(deadline_ns) == 0 || tb__interrupted();
+    }
+    pthread_mutex_lock(&line->bus->call_mutex);
+    if (!tb__a32_load_acquire(&call->done)) {
+        struct tb__call **at = &line->calls;
+        while (*at != call) {
+            at = &(*at)->next;
         }
-        if (!call->done && until_ns != deadline_ns) {
-            /* Without the mutex: who is asked may wait for a thread that calls as well. */
-            pthread_mutex_unlock(&line->bus->call_mutex);
-            tb__interrupt_ask(0);
-            pthread_mutex_lock(&line->bus->call_mutex);
-            expired = tb__interrupted();
-        }
-        if (expired && !call->done) {
-            struct tb__call **at = &line->calls;
-            while (*at != call) {
-                at = &(*at)->next;
-            }
-            *at = call->next;
-            return;
-        }
+        *at = call->next;
     }
 }
 
@@ -200,17 +184,6 @@ static tb_status pass_error(struct tb__reply *reply)
     }
     return tb__error_copy(error.status < 0 ? (tb_status)error.status : TB_E_PROTOCOL, "peer",
                           error.text);
-}
-
-static void call_init(struct tb__call *call, struct tb__reply *reply)
-{
-    *reply = (struct tb__reply){.fds = {-1, -1, -1, -1}};
-    *call = (struct tb__call){.reply = reply};
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&call->condition, &attributes);
-    pthread_condattr_destroy(&attributes);
 }
 
 /* Number the call, list it, and send the question. Call mutex held. */
@@ -238,11 +211,13 @@ static tb_status call_begin(struct tb__lifeline *line, struct tb__call *call,
     return status;
 }
 
-/* Wait for the end of a call. Call mutex held. */
-static tb_status call_end(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns)
+/* Wait for the end of a call that was begun. */
+static tb_status await(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns)
 {
     wait_for_reply(line, call, deadline_ns);
-    if (!call->done) {
+    int done = (int)tb__a32_load_relaxed(&call->done);
+    pthread_mutex_unlock(&line->bus->call_mutex);
+    if (!done) {
         return TB_AGAIN;
     }
     if (!call->failed) {
@@ -253,40 +228,53 @@ static tb_status call_end(struct tb__lifeline *line, struct tb__call *call, int6
                : TB__FAIL(TB_E_NOMEM, "no memory for a reply of process `%s`", line->peer_name);
 }
 
+/* What came of a call whose wait has ended so. */
+static tb_status finish(struct tb__lifeline *line, struct tb__call *call, tb_status status)
+{
+    struct tb__reply *reply = call->reply;
+    int fds_lost = status == TB_OK && reply->fds_lost;
+    if (fds_lost) {
+        tb__reply_fini(reply);
+        status = TB__FAIL(TB_E_LIMIT, "this process has too many open files: raise its limit "
+                                      "(ulimit -n)");
+    }
+    if ((status == TB_AGAIN || fds_lost) && call->request != 0) {
+        tb_status ignored =
+            tb__lifeline_send(line, TB__MSG_CANCEL, &call->request, sizeof call->request);
+        (void)ignored;
+    }
+    return status == TB_OK && reply->type == TB__MSG_ERROR ? pass_error(reply) : status;
+}
+
+tb_status tb__call_begin(struct tb__lifeline *line, struct tb__call *call,
+                         const struct tb__packet *question, struct tb__reply *reply)
+{
+    *reply = (struct tb__reply){.fds = {-1, -1, -1, -1}};
+    *call = (struct tb__call){.reply = reply};
+    pthread_mutex_lock(&line->bus->call_mutex);
+    tb_status status = call_begin(line, call, *question);
+    pthread_mutex_unlock(&line->bus->call_mutex);
+    return status;
+}
+
+tb_status tb__call_end(struct tb__lifeline *line, struct tb__call *call, int64_t deadline_ns)
+{
+    return finish(line, call, await(line, call, deadline_ns));
+}
+
 tb_status tb__lifeline_call(struct tb__lifeline *line, const struct tb__packet *question,
                             int64_t deadline_ns, struct tb__reply *out)
 {
     struct tb__call call;
-    call_init(&call, out);
-    pthread_mutex_lock(&line->bus->call_mutex);
-    tb_status status = call_begin(line, &call, *question);
+    tb_status status = tb__call_begin(line, &call, question, out);
     while (status == TB_AGAIN && tb__left_ns(deadline_ns) != 0) {
         /* A full socket: the peer does not read just now. */
         const struct timespec pause = {.tv_nsec = FULL_PAUSE_NS};
-        call.request = 0;
-        pthread_mutex_unlock(&line->bus->call_mutex);
         nanosleep(&pause, NULL);
-        pthread_mutex_lock(&line->bus->call_mutex);
-        status = call_begin(line, &call, *question);
+        status = tb__call_begin(line, &call, question, out);
     }
     if (status == TB_OK) {
-        status = call_end(line, &call, deadline_ns);
-    }
-    pthread_mutex_unlock(&line->bus->call_mutex);
-    pthread_cond_destroy(&call.condition);
-    int fds_lost = status == TB_OK && out->fds_lost;
-    if (fds_lost) {
-        tb__reply_fini(out);
-        status = TB__FAIL(TB_E_LIMIT, "this process has too many open files: raise its limit "
-                                      "(ulimit -n)");
-    }
-    if ((status == TB_AGAIN || fds_lost) && call.request != 0) {
-        tb_status ignored =
-            tb__lifeline_send(line, TB__MSG_CANCEL, &call.request, sizeof call.request);
-        (void)ignored;
-    }
-    if (status == TB_OK && out->type == TB__MSG_ERROR) {
-        status = pass_error(out);
+        return tb__call_end(line, &call, deadline_ns);
     }
     return status;
 }

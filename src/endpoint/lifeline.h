@@ -10,8 +10,6 @@
 #include "endpoint/bus.h"
 #include "endpoint/doorbell.h"
 
-struct tb__call;
-
 struct tb__lifeline {
     tb_bus *bus;
     struct tb__lifeline *next; /* in the bus's table; bus mutex */
@@ -37,6 +35,10 @@ struct tb__lifeline {
 };
 
 tb_status tb__lifeline_create(tb_bus *bus, int take_fd, int connected, struct tb__lifeline **out);
+
+/* The first half of a call. Unless it fails it must be ended. TB_AGAIN: the socket is full. */
+tb_status tb__call_begin(struct tb__lifeline *line, struct tb__call *call,
+                         const struct tb__packet *question, struct tb__reply *reply);
 
 /* Send one packet; never blocks. TB_AGAIN when the socket is full. */
 tb_status tb__packet_send(int borrow_fd, const struct tb__packet *packet);

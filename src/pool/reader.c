@@ -101,31 +101,45 @@ static tb_status take_answer(tb_reader *reader, struct tb__reply *reply)
     return TB_OK;
 }
 
+static int64_t patience(const struct tb__pool_open_wire *wire)
+{
+    return wire->flags & TB__OPEN_BY_UID ? TB__STRANGER_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
+}
+
+/* The first answer: to what went along with the greeting, or to a question that waits for the pool.
+ * TB_AGAIN: there is none. Without the lock, which others need meanwhile: the owner queues
+ * hand-overs anyway. */
+static tb_status first_answer(tb_reader *reader, const struct tb__pool_open_wire *wire,
+                              struct tb__question *question, int64_t deadline_ns)
+{
+    int waits = (wire->flags & TB__OPEN_WAIT) != 0;
+    if (question->asked) {
+        return tb__call_end(reader->line, &question->call,
+                            waits ? deadline_ns : tb__deadline_ns(patience(wire)));
+    }
+    return waits ? tb__lifeline_call(reader->line, &question->packet, deadline_ns, question->reply)
+                 : TB_AGAIN;
+}
+
 /* One hand-over: ask, map, say so. */
 static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire,
-                        int64_t deadline_ns)
+                        struct tb__question *question, int64_t deadline_ns)
 {
-    struct tb__pool_open_wire now = *wire;
-    struct tb__packet question = {
-        .type = TB__MSG_POOL_OPEN, .body = &now, .body_bytes = sizeof now};
-    struct tb__reply reply;
-    tb_status status = TB_AGAIN;
-    if (wire->flags & TB__OPEN_WAIT) {
-        /* Without the lock, which others need meanwhile: the owner queues hand-overs anyway. */
-        status = tb__lifeline_call(reader->line, &question, deadline_ns, &reply);
-    }
-    int locked = status == TB_AGAIN;
+    struct tb__reply *reply = question->reply;
+    tb_status status = first_answer(reader, wire, question, deadline_ns);
+    int locked = status == TB_AGAIN && (!question->asked || (wire->flags & TB__OPEN_WAIT) != 0);
     if (locked) {
         /* Not to wait, or in vain (the owner holds the question until the pool exists, or is slow):
          * ask for a plain answer. */
+        struct tb__pool_open_wire now = *wire;
+        struct tb__packet plain = {
+            .type = TB__MSG_POOL_OPEN, .body = &now, .body_bytes = sizeof now};
         tb__lifeline_open_lock(reader->line);
         now.flags &= ~TB__OPEN_WAIT;
-        int by_handle = (wire->flags & TB__OPEN_BY_UID) != 0;
-        int64_t patience_ns = by_handle ? TB__STRANGER_PATIENCE_NS : TB__ANSWER_PATIENCE_NS;
-        status = tb__lifeline_call(reader->line, &question, tb__deadline_ns(patience_ns), &reply);
+        status = tb__lifeline_call(reader->line, &plain, tb__deadline_ns(patience(wire)), reply);
     }
     if (status == TB_OK) {
-        status = take_answer(reader, &reply);
+        status = take_answer(reader, reply);
         if (status != TB_OK) {
             tb__trouble_tell(reader);
         }
@@ -137,7 +151,7 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
         }
         (void)ignored;
     }
-    tb__reply_fini(&reply);
+    tb__reply_fini(reply);
     if (locked) {
         tb__lifeline_open_unlock(reader->line);
     }
@@ -199,12 +213,17 @@ static tb_status open_reader(tb_bus *bus, const char *owner, uint64_t owner_id,
         if (reader == NULL) {
             return TB__FAIL(TB_E_NOMEM, "no memory for a reader");
         }
-        tb_status status = tb__bus_connect(bus, owner, owner_id, deadline, &reader->line);
-        if (status == TB_OK && (wire->flags & TB__OPEN_GATED)) {
-            status = tb__watch_start(reader->layer);
+        struct tb__reply reply = {0};
+        struct tb__question question = {
+            .packet = {.type = TB__MSG_POOL_OPEN, .body = wire, .body_bytes = sizeof *wire},
+            .reply = &reply};
+        tb_status status = wire->flags & TB__OPEN_GATED ? tb__watch_start(reader->layer) : TB_OK;
+        if (status == TB_OK) {
+            status =
+                tb__bus_connect_asking(bus, owner, owner_id, deadline, &question, &reader->line);
         }
         if (status == TB_OK) {
-            status = attach(reader, wire, deadline);
+            status = attach(reader, wire, &question, deadline);
         }
         if (status == TB_OK) {
             tb__bus_lock(bus);

@@ -213,6 +213,26 @@ static void a_frame_for_a_cpu_reader_makes_few_driver_calls(void)
     counted_end(&counted);
 }
 
+/* Which context is current, twice; then import, reserve, map, give access. */
+static void attaching_makes_few_driver_calls(void)
+{
+    struct producer producer = {0};
+    unsigned long calls = ULONG_MAX;
+    gpu_need_fake();
+    producer_start(&producer);
+    gpu_begin();
+    producer_ready(&producer);
+    tb_bus *bus = gpu_open_bus("consumer");
+    for (int i = 0; i < 3; i++) {
+        tb_reader *reader = NULL;
+        CALLS(calls, reader = gpu_open_reader(bus, "producer/frames", 1));
+        tb_reader_close(reader);
+    }
+    check_calls("tb_reader_open()", calls, 6);
+    tb_bus_close(bus);
+    producer_end(&producer);
+}
+
 /* Where streams cannot write words they call a function, for every frame; and clear a lease so. */
 static void a_frame_that_the_cpu_is_told_of_makes_few_driver_calls(void)
 {
@@ -407,6 +427,7 @@ static const struct test tests[] = {
     TEST(a_default_stream_makes_as_few_driver_calls, 30),
     TEST(streams_of_the_users_own_context, 60),
     TEST(more_ordered_readers_cost_no_more_driver_calls, 30),
+    TEST(attaching_makes_few_driver_calls, 30),
     TEST(a_frame_that_the_cpu_is_told_of_makes_few_driver_calls, 30),
     TEST(the_watching_thread_asks_about_slow_frames, 30),
     TEST(a_frame_for_a_cpu_reader_makes_few_driver_calls, 30),
