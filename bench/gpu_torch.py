@@ -236,6 +236,7 @@ def profile_calls(producer: Producer) -> list[str]:
     frames: list[Any] = []
 
     def newest() -> Any:
+        producer.synchronize()  # leases that a stream gives back are back
         frames[:] = [pool.read()]
         return frames[0]
 

@@ -41,7 +41,10 @@ for stage in "${stages[@]}"; do
         ;;
     esac
 done
-rm -rf "$logs"
+for stage in results sessions run tests examples python sanitizer; do
+    rm -rf "${logs:?}/$stage"
+done
+rm -f "$logs"/*.txt
 mkdir -p "$logs/results" "$logs/sessions" "$logs/run" || exit 1
 chmod 700 "$logs/run"
 
@@ -64,19 +67,30 @@ note() { # note STAGE NAME ok|FAILED|skipped|unfinished SECONDS WORDS
 
 # ---- processes: each in a session of its own, of which nothing is left ----
 
-end_session() { # end_session NUMBER
-    local stat line left=0
+# Kill what a session still has; fails when there was nothing.
+sweep() { # sweep SESSION
+    local stat line found=1
     for stat in /proc/[0-9]*/stat; do
         read -r line 2>/dev/null <"$stat" || continue
         # shellcheck disable=SC2086 # the fields behind the name: state, parent, group, session
         set -- "$1" ${line##*) }
         if [ "$5" = "$1" ] && [ "$2" != Z ]; then
             stat=${stat%/stat}
-            kill -KILL "${stat#/proc/}" 2>/dev/null && left=$((left + 1))
+            kill -KILL "${stat#/proc/}" 2>/dev/null && found=0
         fi
     done
+    return "$found"
+}
+
+end_session() { # end_session NUMBER: fails when there was something left
+    local status=0 look
+    for look in $(seq 100); do # again, for what was forked meanwhile, or takes its time to end
+        sweep "$1" || break
+        status=1
+        sleep 0.1
+    done
     rm -f "$logs/sessions/$1"
-    return "$left"
+    return "$status"
 }
 
 bounded() { # bounded SECONDS LOG COMMAND...: its exit status; 124 when the time was over
@@ -94,6 +108,9 @@ bounded() { # bounded SECONDS LOG COMMAND...: its exit status; 124 when the time
 end_all() {
     local session
     trap - EXIT INT TERM
+    # First who would start more.
+    # shellcheck disable=SC2046 # numbers
+    kill $(jobs -pr) 2>/dev/null
     for session in "$logs"/sessions/*; do
         [ -e "$session" ] && end_session "${session##*/}"
     done
@@ -128,8 +145,6 @@ python_missing() {
         echo "$("$python" --version) is older than 3.11"
     elif ! "$python" -c 'import numpy' 2>/dev/null; then
         echo "$python has no NumPy"
-    elif [ ! -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
-        echo "$python has no headers (Python.h)"
     fi
 }
 
@@ -144,6 +159,8 @@ build_package() {
     if BUILD=$build/package PYTHON=$python tests/python/run_gpu.sh --build-only \
         >"$logs/build-package.txt" 2>&1; then
         note build package ok $(($(now) - began)) ""
+    elif grep -q 'Could NOT find Python' "$logs/build-package.txt"; then
+        note build package skipped $(($(now) - began)) "$python has no headers (Python.h): nothing in Python is run"
     else
         tail -n 30 "$logs/build-package.txt"
         note build package FAILED $(($(now) - began)) "see $logs/build-package.txt"

@@ -80,6 +80,27 @@ kill "$bystander" || failed=1
 rm "$BUILD"/tests/gpu_test_leaver "$BUILD/tests/left"
 check "it says so" 'had to be ended' "$work/logs/tests/gpu_test_leaver.txt"
 
+# Ended from outside, it takes what it has started with it.
+program "$BUILD/tests/gpu_test_endless" <<'END'
+echo "$$" >"$(dirname "$0")/left"
+sleep 985
+END
+PATH=$work/bin:$PATH "$source/scripts/gpu.sh" tests >"$work/ended.txt" 2>&1 &
+script=$!
+for _ in $(seq 500); do
+    [ ! -s "$BUILD/tests/left" ] || break
+    sleep 0.02
+done
+kill -TERM "$script"
+wait "$script"
+status=$?
+if [ "$status" -ne 130 ] || grep -qE '\) [^Z] ' "/proc/$(cat "$BUILD/tests/left")/stat" 2>/dev/null; then
+    echo "FAIL ended from outside: exit status $status"
+    cat "$work/ended.txt"
+    failed=1
+fi
+rm "$BUILD/tests/gpu_test_endless" "$BUILD/tests/left"
+
 # ---- compute-sanitizer: what it says is told by what is run ----
 
 program "$BUILD/tests/gpu_test_faulty" <<'END'

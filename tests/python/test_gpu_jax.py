@@ -42,7 +42,7 @@ def test_jax_reads_in_place() -> None:
         assert (np.asarray(array) == A).all()
         assert float(jnp.sum(array * 2)) == 2 * A.sum() and address_of(array) == address
         frame.release()
-        assert pool.stats().held == 1  # the array has it
+        assert frame.released and pool.stats().held == 1  # the array has it
         del array
         soon(lambda: pool.stats().held == 0)
         """)

@@ -136,7 +136,8 @@ def test_torch_reads_a_pool_of_another_gpu() -> None:
         one = torch.cuda.Stream(1)
         assert torch.cuda.current_device() == 0
         try:
-            reader = tb.Reader("camera/front", stream_ordered=True, device="cuda:1")
+            reader = tb.Reader("camera/front", stream_ordered=True, start="next",
+                               device="cuda:1")
         except tb.UnsupportedError as error:
             assert not torch.cuda.can_device_access_peer(1, 0), error
             assert "cuda:1" in str(error) and "cuda:0" in str(error)
