@@ -43,7 +43,8 @@ if not 1 <= FRAMES <= 1_000_000:
 
 
 def need_devices(*devices: str) -> None:
-    """End the process with an explanation when one that this node works on is not there."""
+    """Make the first GPU the current one, whose tensors PyTorch hands out. Ends the process with
+    an explanation when a device that this node works on is not there."""
     gpus = [int(device.removeprefix("cuda:")) for device in devices if device != "cpu"]
     if not gpus:
         return
@@ -60,6 +61,7 @@ def need_devices(*devices: str) -> None:
         sys.exit(f"{given}: this flow needs two GPUs; python_cuda_inner.yml needs one")
     if max(gpus) >= found:
         sys.exit(f"{given}: this flow needs that GPU; PyTorch sees {found}, from cuda:0 on")
+    torch.cuda.set_device(f"cuda:{gpus[0]}")
 
 
 def new_tensor():

@@ -16,6 +16,7 @@ sys.path.insert(0, os.environ["TESTS"])
 import gpu_device as gpu
 
 _contexts: dict[int, ctypes.c_void_p] = {}
+_current = [0]  # the device of set_device()
 
 
 def _enter(number: int) -> None:
@@ -70,6 +71,8 @@ class _OnGpu:
         return 2, self.number
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
+        if self.number != _current[0]:  # as PyTorch does
+            raise BufferError("Can't export tensors on a different CUDA device index.")
         assert stream == 1  # the legacy default stream, on which everything here is done
         shaped = types.SimpleNamespace(shape=self.shape, ndim=len(self.shape), itemsize=8)
         memory = types.SimpleNamespace(address=self.address, array=shaped)
@@ -126,4 +129,10 @@ def _device_count() -> int:
     return count.value
 
 
-cuda = types.SimpleNamespace(is_available=lambda: _device_count() > 0, device_count=_device_count)
+def _set_device(device: str) -> None:
+    _current[0] = _number(device)
+
+
+cuda = types.SimpleNamespace(
+    is_available=lambda: _device_count() > 0, device_count=_device_count, set_device=_set_device
+)
