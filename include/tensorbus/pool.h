@@ -112,6 +112,19 @@ TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const 
  *  Source:  src/pool/write.c */
 TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor);
 
+/** Number a loan's frame now and give its handle out, before the frame is written: the handle can
+ *  travel meanwhile. Who opens it waits until the loan is published. Frames that are published
+ *  later come to readers in order only behind this one.
+ *  Shape:   the loan's must be final: that of the pool, or as given by tb_loan_reshape().
+ *  Owner:   the loan stays the caller's. *out is 48 bytes of plain data, the same at each call and
+ *           as tb_loan_publish() gives; its stamp is that of the promise.
+ *  Returns: TB_OK, TB_E_FREED, TB_E_UNSUPPORTED (a GPU's pool: tb_loan_publish_on() needs none),
+ *           TB_E_LIMIT (hundreds of promises were given up while an earlier one stands),
+ *           TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/promise.c
+ */
+TB_API TB_MUST_USE tb_status tb_loan_promise(tb_loan *loan, tb_handle *out);
+
 /** Publish a filled slot: the frame becomes readable, sleeping readers are woken.
  *  Owner:   consumes the loan, also on failure. *out (may be NULL) is 48 bytes of plain data.
  *  Returns: TB_OK, TB_E_FREED (the pool was freed meanwhile; the frame is discarded),
@@ -119,7 +132,8 @@ TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tenso
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_loan_publish(tb_loan *loan, tb_handle *out);
 
-/** Give a slot back unpublished. NULL is allowed.
+/** Give a slot back unpublished. NULL is allowed. Who waits for a frame that it promised is told
+ *  TB_E_STALE.
  *  Owner:   consumes the loan.
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API void tb_loan_cancel(tb_loan *loan);

@@ -92,10 +92,12 @@ TB_API TB_MUST_USE tb_status tb_reader_newest(tb_reader *reader, int64_t timeout
 /** The frame that a handle names. The order of tb_reader_next() is not touched.
  *  Shape:   as tb_reader_next().
  *  Owner:   the caller holds *out until tb_frame_release().
- *  Returns: TB_OK, TB_E_STALE (overwritten, or of another pool), TB_E_BUSY, TB_E_FREED,
- *           TB_E_INVALID (NULL, no handle), TB_E_CORRUPT (a varying frame's record), TB_E_FORKED.
+ *  Returns: TB_OK, TB_E_STALE (overwritten, given up, or of another pool), TB_E_BUSY, TB_E_FREED,
+ *           TB_E_INVALID (NULL, no handle), TB_E_CORRUPT (a varying frame's record), TB_E_FORKED;
+ *           of a promised frame (tb_loan_promise()) also TB_AGAIN (not published within 10 s),
+ *           TB_E_OWNER_DIED, TB_CLOSED, TB_E_DEADLOCK (this thread itself is to publish it).
  *  Threads: any.   Waits: never; up to 0.5 s for an owner that stands still in the middle of taking
- *           the frame's slot.
+ *           the frame's slot; up to 10 s for a promised frame.
  *  Source:  src/pool/acquire_handle.c */
 TB_API TB_MUST_USE tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle,
                                              tb_frame **out);

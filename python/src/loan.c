@@ -377,6 +377,19 @@ static PyObject *enter_method(PyObject *self, PyObject *unused)
     return check_open(loan) == 0 ? Py_NewRef(self) : NULL;
 }
 
+static PyObject *promise_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    struct py_loan *loan = loan_of(self);
+    struct py_state *state = loan->pool->bus->state;
+    tb_handle handle;
+    if (check_open(loan) != 0) {
+        return NULL;
+    }
+    tb_status status = tb_loan_promise(loan->loan, &handle);
+    return status == TB_OK ? py_handle_new(state, &handle) : py_raise(state, status);
+}
+
 static PyObject *cancel_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -470,6 +483,12 @@ static PyMethodDef methods[] = {
      "be told: a write through one of them ends the process with a line that names the pool,\n"
      "rather than change the frame under its readers.\n"
      "Raises FreedError when the pool was freed meanwhile: the frame is discarded."},
+    {"promise", promise_method, METH_NOARGS,
+     "promise($self, /)\n--\n\n"
+     "Number the frame before it is written, and return its Handle, which can travel meanwhile:\n"
+     "whoever opens it waits until the loan is published, and is told when it is given up. Frames\n"
+     "that are published later come to readers in order only behind it.\n"
+     "Raises UnsupportedError on a GPU, where publishing on a stream does the same; FreedError."},
     {"cancel", cancel_method, METH_NOARGS,
      "cancel($self, /)\n--\n\nGive the slot back unpublished. After the end of a loan this does "
      "nothing.\nWaits for the stream that fills the slot, if there is one."},

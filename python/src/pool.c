@@ -163,135 +163,6 @@ static PyObject *loan_method(PyObject *self, PyObject *args, PyObject *kwargs)
     return py_loan_new(pool_of(self), timeout_ns, shape, &stream);
 }
 
-struct copy {
-    tb_status status;
-    tb_handle handle;
-    int sealing; /* errno of a slot that could not be made writable or read-only */
-};
-
-/* Without the GIL: borrow, copy, publish. */
-static void copy_in(struct py_pool *pool, const tb_tensor *tensor, int64_t timeout_ns,
-                    struct copy *out)
-{
-    tb_loan *loan;
-    out->status = tb_pool_loan(pool->pool, timeout_ns, &loan);
-    if (out->status != TB_OK) {
-        return;
-    }
-    out->sealing = py_pool_slot_open(pool, loan);
-    if (out->sealing == 0) {
-        out->status = tb_loan_write(loan, tensor);
-    }
-    if (out->sealing == 0 && out->status == TB_OK) {
-        out->sealing = py_pool_slot_seal(pool, loan);
-    }
-    if (out->sealing == 0 && out->status == TB_OK) {
-        out->status = tb_loan_publish(loan, &out->handle);
-    } else {
-        tb_loan_cancel(loan);
-    }
-}
-
-static PyObject *write_source(struct py_pool *pool, const struct py_source *source,
-                              int64_t timeout_ns)
-{
-    struct copy copy = {.status = tb_pool_check(pool->pool, &source->tensor)};
-    if (copy.status != TB_OK) {
-        return py_raise(pool->bus->state, copy.status);
-    }
-    struct py_wait wait;
-    py_pool_use(pool);
-    py_wait_begin(&wait, pool->bus);
-    copy_in(pool, &source->tensor, timeout_ns, &copy);
-    int interrupted = py_wait_end(&wait) != 0;
-    int published = copy.sealing == 0 && copy.status == TB_OK;
-    if (published) {
-        py_pool_published(pool, &copy.handle);
-        py_pool_guard(pool);
-    } else if (!interrupted && copy.status != TB_OK) {
-        py_pool_raise(pool, copy.status, "write");
-    } else if (!interrupted) {
-        py_fail(pool->bus->state, TB_E_NOMEM, "pool `%s`: changing a slot's protection: %s",
-                pool->name, strerror(copy.sealing));
-    }
-    py_pool_unuse(pool);
-    return published && !interrupted ? py_handle_new(pool->bus->state, &copy.handle) : NULL;
-}
-
-/* Enqueue the copy; what is copied from is kept until the stream has passed it. */
-static PyObject *write_on(struct py_pool *pool, struct py_source *source, tb_cuda_stream stream,
-                          int64_t timeout_ns)
-{
-    struct py_state *state = pool->bus->state;
-    tb_status status = tb_pool_check(pool->pool, &source->tensor);
-    if (status != TB_OK) {
-        return py_raise(state, status);
-    }
-    tb_handle handle;
-    struct py_wait wait;
-    py_kept_sweep(&pool->kept);
-    py_pool_use(pool);
-    py_wait_begin(&wait, pool->bus);
-    status = tb_pool_write_on(pool->pool, &source->tensor, stream, timeout_ns, &handle);
-    int interrupted = py_wait_end(&wait) != 0;
-    if (status == TB_OK) {
-        py_pool_published(pool, &handle);
-        tb_device device =
-            pool->proto.device != TB_CPU ? pool->proto.device : source->tensor.device;
-        py_kept_add(&pool->kept, source, stream, device);
-    } else if (!interrupted) {
-        py_pool_raise(pool, status, "write");
-    }
-    py_pool_unuse(pool);
-    return status == TB_OK && !interrupted ? py_handle_new(state, &handle) : NULL;
-}
-
-PyDoc_STRVAR(
-    write_doc,
-    "write($self, tensor, timeout=None, *, stream=None)\n--\n\n"
-    "Copy a tensor into a free slot and publish it; returns its Handle.\n\n"
-    "tensor: a NumPy array of any strides, bytes, or what has the buffer protocol, DLPack or\n"
-    "__cuda_array_interface__, on any device, with the registered dtype and shape (with\n"
-    "`capacity_bytes`: any shape that fits).\n"
-    "stream: of a GPU: the copy is made there, behind what the tensor's own stream has; the call\n"
-    "returns at once, the tensor is kept until then, and its elements must stay as they are.\n"
-    "None: the call returns when the copy is made.\n"
-    "timeout: as in loan(). The copy is made without the GIL.\n"
-    "Raises MismatchError (nothing is written), and what loan() raises. Thread-safe.");
-
-static PyObject *write_method(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"tensor", "timeout", "stream", NULL};
-    struct py_pool *pool = pool_of(self);
-    PyObject *object;
-    PyObject *result = NULL;
-    int64_t timeout_ns = TB_FOREVER;
-    struct py_stream stream = {.stream = NULL};
-    struct py_source source;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&$O&:write", names, &object,
-                                     py_timeout_converter, &timeout_ns, py_stream_converter,
-                                     &stream) ||
-        py_pool_check(pool, "write") != 0) {
-        return NULL;
-    }
-    /* Slots of this process' main memory that Python looks at may have to be made writable, which
-     * goes with copies that are waited for. */
-    int at_once = !stream.given || (pool->proto.device == TB_CPU && pool->slot_count > 0);
-    if (at_once && stream.given && py_cuda_follow(pool->bus->state, NULL, stream.stream) != 0) {
-        return NULL;
-    }
-    if (py_source_open_on(pool->bus->state, object, at_once ? NULL : stream.stream, &source) != 0) {
-        return NULL;
-    }
-    /* Opening the source may have run anything. */
-    if (py_pool_check(pool, "write") == 0) {
-        result = at_once ? write_source(pool, &source, timeout_ns)
-                         : write_on(pool, &source, stream.stream, timeout_ns);
-    }
-    py_source_close(&source);
-    return result;
-}
-
 /* ---- reading ---- */
 
 static tb_status open_newest(struct py_pool *pool, tb_frame **out)
@@ -461,7 +332,7 @@ static PyMethodDef methods[] = {
     {"register", WITH_KEYWORDS(py_pool_register), METH_VARARGS | METH_KEYWORDS | METH_CLASS,
      py_pool_register_doc},
     {"loan", WITH_KEYWORDS(loan_method), METH_VARARGS | METH_KEYWORDS, loan_doc},
-    {"write", WITH_KEYWORDS(write_method), METH_VARARGS | METH_KEYWORDS, write_doc},
+    {"write", WITH_KEYWORDS(py_pool_write), METH_VARARGS | METH_KEYWORDS, py_pool_write_doc},
     {"read", read_method, METH_NOARGS,
      "read($self, /)\n--\n\n"
      "The newest frame of this, one's own, pool: a Frame. Others open a Reader.\n\n"

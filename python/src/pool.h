@@ -47,6 +47,10 @@ int py_pool_check(struct py_pool *pool, const char *verb);
 void py_pool_use(struct py_pool *pool);
 void py_pool_unuse(struct py_pool *pool);
 
+/* pool_write.c: method write(). */
+extern const char py_pool_write_doc[];
+PyObject *py_pool_write(PyObject *self, PyObject *args, PyObject *kwargs);
+
 /* pool_about.c: methods stats() and readers(). */
 PyObject *py_pool_stats(PyObject *self, PyObject *unused);
 PyObject *py_pool_readers(PyObject *self, PyObject *unused);

@@ -48,7 +48,10 @@ NAMESPACE = "dora-tensor-pool"
 KEY = "tensorbus"
 
 _AUTOMATIC_SLOTS = 6
-_AUTOMATIC_PATIENCE_S = 5.0  # for a slot, when consumers hold all of them
+_PATIENCE_S = 5.0  # for a slot, when consumers hold all of them
+
+# From here on a copy takes about as long as a message, and the two go side by side.
+_PROMISE_BYTES = 1 << 20
 
 _log = logging.getLogger("tensorbus.dora")
 
@@ -297,29 +300,62 @@ class Bus:
     # ------------------------------------------------------------------ sending
 
     def send_output(
-        self, output_id: str, data: Any, metadata: dict[str, Any] | None = None
+        self,
+        output_id: str,
+        data: Any,
+        metadata: dict[str, Any] | None = None,
+        *,
+        pool: Pool | None = None,
     ) -> None:
         """Send a frame by handle, or anything that the node itself can send.
 
         Args:
             output_id: an output of this node.
             data: `pool.last`, a `Handle` or a `Frame`: 48 bytes travel. A NumPy array or a tensor:
-                copied once into a pool that the bus keeps for the output, then as a handle. bytes
-                and pyarrow arrays: as `node.send_output` sends them.
+                copied once into a pool, and sent as a handle, which travels while a large one is
+                copied. bytes and pyarrow arrays: as `node.send_output` sends them.
             metadata: as for `node.send_output`.
+            pool: for arrays and tensors: the pool to copy into. Default: one that the bus keeps for
+                the output and the dtype.
+
+        Raises:
+            tensorbus.AgainError: consumers hold all slots of the pool.
+            tensorbus.MismatchError: the tensor does not fit `pool`; nothing is sent.
         """
         if isinstance(data, tensorbus.Frame):
             data = data.handle
-        elif not isinstance(data, (bytes, tensorbus.Handle)) and _is_tensor(data):
-            data = self._write(output_id, data)
         if isinstance(data, tensorbus.Handle):
-            data, metadata = self._wrap(output_id, data, metadata)
-        self.node.send_output(output_id, data, metadata or {})
+            self._send_handle(output_id, data, metadata)
+        elif not isinstance(data, bytes) and _is_tensor(data):
+            self._send_tensor(output_id, data, metadata, pool)
+        else:
+            self.node.send_output(output_id, data, metadata or {})
+
+    def _send_handle(
+        self, output_id: str, handle: Any, metadata: dict[str, Any] | None
+    ) -> None:
+        data, metadata = self._wrap(output_id, bytes(handle), metadata)
+        self.node.send_output(output_id, data, metadata)
+
+    def _send_tensor(
+        self, output_id: str, tensor: Any, metadata: dict[str, Any] | None, pool: Pool | None
+    ) -> None:
+        """Copy into a pool and send the handle: of a large one before the copy is made, which takes
+        about as long as the message. Whoever has the handle first waits for the copy."""
+        into = pool or self._pool_for(output_id, tensor)
+
+        def send(handle: Any) -> None:
+            self._by_uid[bytes(handle)[:16]] = into  # it may be the pool's first
+            self._send_handle(output_id, handle, metadata)
+
+        if _nbytes(tensor) >= _PROMISE_BYTES and into.device == "cpu":
+            into.write(tensor, _PATIENCE_S, promised=send)
+        else:
+            self._send_handle(output_id, into.write(tensor, _PATIENCE_S), metadata)
 
     def _wrap(
-        self, output_id: str, handle: Any, metadata: dict[str, Any] | None
+        self, output_id: str, raw: bytes, metadata: dict[str, Any] | None
     ) -> tuple[bytes, dict[str, Any]]:
-        raw = bytes(handle)
         pool = self._pool_of(raw[:16])
         if pool is not None:
             self._sent_on.setdefault(pool.id, set()).add(output_id)
@@ -334,21 +370,21 @@ class Bus:
                     self._by_uid[bytes(pool.last)[:16]] = pool
         return self._by_uid.get(uid)
 
-    def _write(self, output_id: str, tensor: Any) -> Any:
-        """Copy a tensor into a pool that belongs to the output; returns the frame's handle.
+    def _pool_for(self, output_id: str, tensor: Any) -> Pool:
+        """The pool that belongs to the output, for a tensor's dtype.
 
-        There is one for each dtype; a larger tensor gets a new one, at least twice as large, and
-        the old one stays for what is still on its way.
+        A larger tensor gets a new one, at least twice as large, and the old one stays for what is
+        still on its way.
         """
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        size = math.prod(tensor.shape) * _itemsize(dtype)
+        dtype = _dtype(tensor)
+        size = _nbytes(tensor)
         pool, capacity = self._automatic.get((output_id, dtype), (None, 0))
         if pool is None or size > capacity:
             capacity = max(size, 2 * capacity, 4096)
             like = tensorbus.Spec(tuple(tensor.shape), dtype)
             pool = self.register(like, slots=_AUTOMATIC_SLOTS, capacity_bytes=capacity)
             self._automatic[output_id, dtype] = pool, capacity
-        return pool.write(tensor, timeout=_AUTOMATIC_PATIENCE_S)
+        return pool
 
     # ------------------------------------------------------------------ events
 
@@ -424,6 +460,9 @@ class Bus:
         try:
             return tensorbus.open_frame(_bytes_of(value), bus=self._bus)
         except (tensorbus.StaleError, tensorbus.FreedError):
+            return None
+        except (tensorbus.AgainError, tensorbus.OwnerDiedError, tensorbus.ClosedError) as error:
+            _log.warning("input `%s`: a frame that was promised is lost: %s", input_id, error)
             return None
         except tensorbus.NotFoundError as error:
             self._check_reachable(place, pool_id, input_id, error)
@@ -529,6 +568,14 @@ def _bytes_of(value: Any) -> Any:
 def _is_tensor(data: Any) -> bool:
     module = type(data).__module__.partition(".")[0]
     return module != "pyarrow" and (hasattr(data, "__dlpack__") or module == "numpy")
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _nbytes(tensor: Any) -> int:
+    return math.prod(tensor.shape) * _itemsize(_dtype(tensor))
 
 
 def _itemsize(dtype: str) -> int:

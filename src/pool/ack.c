@@ -61,8 +61,9 @@ static tb_status wait_acked(tb_pool *pool, const tb_handle *handle, int64_t dead
         /* Who waits for it never gets it. */
         if (tb__a64_load_relaxed(&pool->segment.records[handle->slot].failed) ==
             handle->generation) {
-            return TB__FAIL(TB_E_INCOMPLETE, "pool `%s`, frame %llu: its stream failed", pool->name,
-                            (unsigned long long)tb_handle_sequence(handle));
+            return TB__FAIL(TB_E_INCOMPLETE,
+                            "pool `%s`, frame %llu: it was given up, or its stream failed",
+                            pool->name, (unsigned long long)tb_handle_sequence(handle));
         }
         if (hopeless || tb__left_ns(deadline) == 0) {
             return TB__FAIL(TB_E_NOT_ACKED, "pool `%s`, frame %llu: %s", pool->name,

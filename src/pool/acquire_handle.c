@@ -45,8 +45,8 @@ static tb_status fail_stale(const tb_reader *reader, const tb_handle *handle,
     }
     if (tb__a64_load_relaxed(&reader->segment.records[handle->slot].failed) == handle->generation) {
         return TB__FAIL(TB_E_STALE,
-                        "frame %llu of pool `%s/%s` was never finished: its producer's stream "
-                        "failed",
+                        "frame %llu of pool `%s/%s` was never finished: its producer gave it up, "
+                        "or its stream failed",
                         sequence, owner, reader->name);
     }
     return TB__FAIL(
@@ -79,6 +79,12 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
                              handle->generation,
                          0)) {
         wait_complete(reader, handle);
+    }
+    /* Pairs with the release stores of promise.c. */
+    if (__builtin_expect(tb__a64_load_acquire(&reader->segment.records[handle->slot].promised) ==
+                             handle->generation,
+                         0)) {
+        TB__TRY(tb__promise_await(reader, handle));
     }
     tb_frame *frame = tb__frame_reserve(reader);
     if (frame == NULL) {

@@ -25,6 +25,7 @@ tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
     tb_loan *loan = &pool->loans[slot];
     tb__a32_store_relaxed(&loan->thread, tb__thread_id());
     loan->copies = 0;
+    loan->promised = 0;
     if (pool->varying) {
         uint8_t *data = loan->tensor.data;
         loan->tensor = pool->proto;
@@ -75,6 +76,16 @@ tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape, con
     uint64_t extent = bytes;
     if (strides != NULL) {
         TB__TRY(check_strides(&tensor, strides, &extent));
+    }
+    if (loan->promised != 0 &&
+        bytes != tb__a64_load_relaxed(&pool->segment.records[loan->slot].bytes)) {
+        return TB__FAIL(
+            TB_E_MISMATCH,
+            "pool `%s`: this loan's frame was promised with %llu bytes, %zu are another "
+            "frame: give the loan its shape first",
+            pool->name,
+            (unsigned long long)tb__a64_load_relaxed(&pool->segment.records[loan->slot].bytes),
+            bytes);
     }
     uint64_t capacity = pool->segment.view.slot_bytes;
     if (extent > capacity || bytes > capacity) {
@@ -196,19 +207,29 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
     tb__fence_stores();
     /* A spinning reader has the line of the head: ask for it while the clock is read. */
     tb__prefetch_write(pool->segment.head);
-    tb__loan_record(loan, bytes, (uint64_t)tb__stamp_ns());
+    uint64_t g = loan->promised;
+    /* The handle of a promised frame has its stamp. */
+    tb__loan_record(loan, bytes,
+                    __builtin_expect(g == 0, 1)
+                        ? (uint64_t)tb__stamp_ns()
+                        : tb__a64_load_relaxed(&pool->segment.records[loan->slot].stamp_ns));
     /* Frames that GPUs work on are numbered under a mutex: readers see them before the head does.
      */
     struct tb__order *order = atomic_load_explicit(&pool->order, memory_order_acquire);
     if (__builtin_expect(order != NULL, 0)) {
         tb__order_lock(order);
     }
-    uint64_t g = tb__generation_reserve(pool);
+    g = __builtin_expect(g == 0, 1) ? tb__generation_reserve(pool) : g;
     /* Pairs with the reader's acquire load: payload and record are visible with the generation. */
     tb__a64_store_release(&pool->segment.gens[loan->slot], g);
     if (__builtin_expect(order != NULL, 0)) {
-        tb__order_issued(pool, g);
+        if (loan->promised == 0) { /* a later frame may have been issued since it was numbered */
+            tb__order_issued(pool, g);
+        }
         tb__order_unlock(order);
+    }
+    if (__builtin_expect(loan->promised != 0, 0)) {
+        tb__promise_kept(loan);
     }
     tb__head_advance(pool, g);
     tb__a64_add_relaxed(&pool->segment.counters->frames, 1);
@@ -226,6 +247,9 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
 
 void tb__loan_discard(tb_pool *pool, uint32_t slot)
 {
+    if (__builtin_expect(pool->loans[slot].promised != 0, 0)) {
+        tb__promise_broken(&pool->loans[slot]);
+    }
     /* The generation stays odd: nobody ever takes the half-written bytes for a frame. */
     tb__a32_store_relaxed(&pool->loans[slot].thread, 0);
     /* seq_cst: before the look at the waiters, who count themselves before they look at the slots.

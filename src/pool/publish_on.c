@@ -224,8 +224,15 @@ tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream, tb_handle *ou
     }
     tb_pool *pool = loan->pool;
     TB__TRY(tb__bus_check(pool->bus));
-    tb_status status = atomic_load(&pool->freed) ? tb__pool_fail_freed(pool)
-                                                 : publish(loan, (tb__stream)stream, out);
+    tb_status status = TB_OK;
+    if (loan->promised != 0) {
+        status = TB__FAIL(TB_E_UNSUPPORTED,
+                          "pool `%s`: a frame that was promised is published without a stream",
+                          pool->name);
+    } else {
+        status = atomic_load(&pool->freed) ? tb__pool_fail_freed(pool)
+                                           : publish(loan, (tb__stream)stream, out);
+    }
     if (status != TB_OK) {
         tb__loan_discard(pool, loan->slot);
         return status;

@@ -73,6 +73,7 @@ struct tb_loan {
     struct tb__a32 thread; /* that borrowed it */
     uint32_t copies;
     struct tb__a32 active; /* this slot belongs to a writer */
+    uint64_t promised;     /* its frame's generation, given out before it is published; 0: none */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
 };
@@ -276,6 +277,11 @@ int tb__holders_only_self(tb_pool *pool);
 /* loan.c */
 tb_status tb__pool_fail_freed(const tb_pool *pool);
 void tb__loan_discard(tb_pool *pool, uint32_t slot);
+/* promise.c: a promised frame is published: g is in the slot's word; or will never be. */
+void tb__promise_kept(tb_loan *loan);
+void tb__promise_broken(tb_loan *loan);
+/* A reader waits for the frame of a handle that was promised. TB_OK: it is decided. */
+tb_status tb__promise_await(tb_reader *reader, const tb_handle *handle);
 /* The steps of publishing: the record; the next generation; and moving the head over it once its
  * frame is complete, or given up. */
 tb_status tb__loan_bytes(const tb_loan *loan, size_t *out);

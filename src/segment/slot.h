@@ -19,14 +19,19 @@ struct tb__record_shm {
     /* Generation that a GPU is working on: enqueued, not finished; 0: none. The slot's own word
      * says "being written" meanwhile. Only readers that order themselves on a GPU may lease it. */
     struct tb__a64 pending;
-    struct tb__a64 failed; /* newest generation that a GPU did not finish */
-    uint8_t pad0[16];      /* written 0 */
+    struct tb__a64 failed; /* newest generation that was never finished: by a GPU, or that was
+                              promised and given up */
+    /* Generation that was numbered, and whose handle was given out, before it was published; 0:
+     * none. The slot's own word says "being written" meanwhile. */
+    struct tb__a64 promised;
+    uint8_t pad0[8]; /* written 0 */
     struct tb__a64 shape[TB_MAX_NDIM];
     struct tb__a64 strides[TB_MAX_NDIM];
     uint8_t pad1[64]; /* written 0 */
 };
 _Static_assert(__builtin_offsetof(struct tb__record_shm, ndim) == 16, "record: ndim");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, pending) == 32, "record: pending");
+_Static_assert(__builtin_offsetof(struct tb__record_shm, promised) == 48, "record: promised");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, shape) == 64, "record: shape");
 _Static_assert(__builtin_offsetof(struct tb__record_shm, strides) == 128, "record: strides");
 _Static_assert(sizeof(struct tb__record_shm) == TB__RECORD_BYTES, "record size");

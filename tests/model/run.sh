@@ -215,6 +215,10 @@ ok "doorbell: a thread waits, a stream releases" doorbell.pml -DWAIT_SLOT -DSTRE
 more "doorbell: two threads wait, a third gives up" doorbell.pml -DWAIT_SLOT -DTHIRD
 more "doorbell: two threads wait, readers die" doorbell.pml -DWAIT_SLOT -DDEATH
 
+ok "promise: published" promise.pml
+ok "promise: published or given up" promise.pml -DGIVE_UP
+ok "promise: the owner dies" promise.pml -DGIVE_UP -DDEATH
+
 started="-DSTARTED"
 fails="-DFAIL -DSTARTED"
 owner="-DOWNER_DIES -DSLOTS=1 -DWRITES=1" # one frame, two that complete it
@@ -336,6 +340,17 @@ caught "slot: without slices when a stream releases" stuck doorbell.pml -DNO_SLI
 caught "slot: without waking every thread" stuck doorbell.pml -DNO_WAKE_ALL -DWAIT_SLOT
 caught "slot: without raising flags again" stuck doorbell.pml -DNO_RAISE_AGAIN -DWAIT_SLOT
 caught "slot: without a ring after raising flags again" stuck doorbell.pml -DNO_RING_AGAIN -DWAIT_SLOT
+
+caught "promise: without the promise before the handle" lost promise.pml -DNO_PROMISED_FIRST
+caught "promise: without the payload before the generation" torn promise.pml -DNO_PAYLOAD_FIRST -DDEATH
+caught "promise: without the generation before the promise is taken back" lost promise.pml -DNO_GEN_FIRST
+caught "promise: without a full fence before the armed flag" stuck promise.pml -DNO_FENCE
+caught "promise: without a full fence after arming" stuck promise.pml -DNO_ARM_FENCE
+caught "promise: without a last look" stuck promise.pml -DNO_LOOK_AGAIN
+caught "promise: without taking the promise back when it is given up" stuck promise.pml -DNO_PROMISE_BROKEN -DGIVE_UP
+caught "promise: without waking when it is given up" stuck promise.pml -DNO_WAKE_BROKEN -DGIVE_UP
+caught "promise: without watching for deaths" stuck promise.pml -DNO_DEATH_WATCH -DDEATH
+caught "promise: without looking at the generation when the owner has died" lost promise.pml -DNO_GEN_LOOK -DDEATH
 
 caught "gate: without a look at what is pending" stale gate.pml -DNO_PENDING_LOOK
 caught "gate: without pending before the generation in the second look" stale gate.pml -DNO_PENDING_LOOK_FIRST

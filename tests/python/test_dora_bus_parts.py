@@ -368,3 +368,63 @@ def test_ctrl_c_ends_the_wait_and_the_bus_is_closed(directory):
     timer.join()
     assert time.monotonic() - begun < 2
     assert bus._bus.closed and bus.node.table == {} and list(directory.iterdir()) == []
+
+
+def test_large_arrays_are_sent_before_they_are_copied(camera, viewer):
+    """The handle leaves while the frame is being written; small ones leave behind it."""
+    frames = []
+    send = camera.node.send_output
+    camera.node.send_output = lambda *args: (frames.append(camera._pools[pool.id].stats().frames), send(*args))
+    small, large = np.arange(4), np.arange(1 << 18)
+    pool = camera.register(large, name="large")
+    camera.send_output("image", large, pool=pool)
+    assert frames == [0] and pool.stats().frames == 1
+    viewer.node.events = [camera.node.message()]
+    event = viewer.next()
+    assert event["pool"] == pool.id and np.array_equal(event["value"].numpy(), large)
+    assert pool.readers() == [] or pool.readers() == ["viewer"]
+    pool = camera.register(small, name="small")
+    camera.send_output("image", small, pool=pool)
+    assert frames == [0, 1]
+    with pytest.raises(tensorbus.MismatchError):
+        camera.send_output("image", large, pool=pool)
+    assert len(frames) == 2
+
+
+def test_what_dora_does_not_send_is_no_frame(camera):
+    def refuse(*args: object) -> None:
+        raise RuntimeError("no such output")
+
+    pool = camera.register(np.empty(1 << 18), name="large")
+    camera.node.send_output = refuse
+    for _ in range(6):
+        with pytest.raises(RuntimeError, match="no such output"):
+            camera.send_output("image", np.empty(1 << 18), pool=pool)
+    assert pool.stats().frames == 0
+
+
+DIES = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_dora_bus_parts import FakeNode, attach
+bus = attach(FakeNode(), "camera")
+pool = bus.register(np.empty(4))
+loan = pool.loan()
+say(bytes(loan.promise()).hex())
+hear()
+"""
+
+
+def test_a_promise_whose_sender_dies_is_a_lost_message(caplog):
+    with kit.Script(DIES.format(folder=str(pathlib.Path(__file__).parent))) as camera:
+        handle = bytes.fromhex(camera.hear())
+        with attach(FakeNode(), "viewer") as viewer:
+            node = viewer.node
+            node.send_output("image", handle, {tensorbus.dora.KEY: f"pool_camera_1 {viewer._place}"})
+            node.events = [node.message()]
+            timer = kit.later(0.2, camera.kill)
+            assert viewer.next() is None
+            timer.join()
+            assert viewer.dropped == {"image": 1}
+        assert "a frame that was promised is lost: " in caplog.text
+    sweep()

@@ -65,6 +65,7 @@ static void pools_and_loans(void **state)
     REFUSED(tb_pool_free(NULL), "pool");
     REFUSED(tb_pool_get_stats(NULL, &stats), "pool");
     REFUSED(tb_pool_get_readers(NULL, NULL, 0, &(uint32_t){0}), "pool");
+    REFUSED(tb_loan_promise(NULL, &handle), "loan");
     REFUSED(tb_loan_reshape(NULL, 0, NULL, NULL), "loan");
     REFUSED(tb_loan_publish(NULL, NULL), "loan");
     REFUSED(tb_tensor_bytes(NULL, &bytes), "tensor");

@@ -104,9 +104,7 @@ class Inside(Side):
         return self.pool
 
     def send_copy(self, source: np.ndarray) -> None:
-        pool = self._pool()
-        pool.write(source)
-        self.bus.send_output("data", pool.last)
+        self.bus.send_output("data", source, pool=self._pool())
 
     def send_inplace(self, head: tuple[int, int]) -> None:
         pool = self._pool()
