@@ -29,13 +29,13 @@
  * registration that fails leaves it alone (but for seals). From the call on until the end that
  * `release` tells of it must stay where it is, and only loans may be written. The end is when the
  * pool was closed (tb_pool_close(), or tb_bus_close() for those that are open) and no frame of it
- * is held by a living process; for plain memory (legacy IPC) also no reader is attached (processes
- * that opened frames by handle detach with a handle of another pool, or with their bus). Then,
- * once, release(context) is called: by the thread that closes if it is so at once, else by a thread
- * of the library, or by the one that closes the bus, which waits for it, 10 s at most. Readers that
- * hold a frame after that are named in an error message, `release` is not called, and the memory
- * must stay as long as the process does. Nor is it called in a forked child, or when registering
- * failed.
+ * is held by a living process; for plain memory (legacy IPC) also no reader of another process is
+ * attached (those that opened frames by handle detach with a handle of another pool, or with their
+ * bus). Then, once, release(context) is called: by the thread that closes if it is so at once, else
+ * by a thread of the library, or by the one that closes the bus, which waits for it, 10 s at most.
+ * Readers that hold a frame after that are named in an error message, `release` is not called, and
+ * the memory must stay as long as the process does. Nor is it called in a forked child, or when
+ * registering failed.
  *
  * Closing frees the pool at once: frames that a reader has not taken by then are lost to it. Use
  * tb_pool_wait_acked() first where that matters.

@@ -343,3 +343,12 @@ int py_dlpack_import(struct py_state *state, PyObject *object, tb_cuda_stream st
     *out_capsule = capsule;
     return 0;
 }
+
+int py_dlpack_is_read_only(PyObject *capsule)
+{
+    if (!PyCapsule_IsValid(capsule, NAME_VERSIONED)) {
+        return 0; /* before 1.0 there was no word for it */
+    }
+    const struct py_dl_versioned *managed = PyCapsule_GetPointer(capsule, NAME_VERSIONED);
+    return (managed->flags & PY_DL_READ_ONLY) != 0;
+}

@@ -69,4 +69,7 @@ PyObject *py_dlpack_copy(struct py_state *state, const tb_tensor *tensor, int ve
 int py_dlpack_import(struct py_state *state, PyObject *object, tb_cuda_stream stream,
                      tb_tensor *out, PyObject **out_capsule);
 
+/* Whether such a capsule says that its tensor may not be written. */
+int py_dlpack_is_read_only(PyObject *capsule);
+
 #endif

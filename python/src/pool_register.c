@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "adopt.h"
 #include "dtype.h"
 #include "errors.h"
 #include "log.h"
@@ -13,7 +14,8 @@
 const char py_pool_register_doc[] =
     "register($type, like, *, name=None, slots=4, policy=\"latest\", device=None, max_leases=4,\n"
     "         wait_readers=0, capacity_bytes=None, ackers=(), require_zero_copy=False,\n"
-    "         lock_memory=False, prefault=True, doradma_name=None, bus=None, copy_threads=1)\n"
+    "         lock_memory=False, prefault=True, doradma_name=None, bus=None, copy_threads=1,\n"
+    "         adopt=False)\n"
     "--\n\n"
     "Register a pool for tensors like `like`: an array or tensor (its elements are not written),\n"
     "or tensorbus.Spec(shape, dtype).\n\n"
@@ -31,7 +33,12 @@ const char py_pool_register_doc[] =
     "doradma_name: export as a file for foreign readers of dora's format (one slot).\n"
     "bus: None: the process's default one.\n"
     "copy_threads: threads that share the copy of a write() of 4 MiB or more, the caller among\n"
-    "them, at most 32; faster when as many processors are free. The source must be contiguous.\n\n"
+    "them, at most 32; faster when as many processors are free. The source must be contiguous.\n"
+    "adopt: True: the slots are the memory of `like`, a contiguous tensor on a GPU, which is kept\n"
+    "until the pool is freed and no reader uses it; between the two only loans may write it. It\n"
+    "is one slot, or with slots=n its n items along the first dimension are; a loan is a slot\n"
+    "with what it holds. PyTorch's memory is shared as the whole block that it lies in, until\n"
+    "every reader has detached. UnsupportedError says what cannot be shared and why.\n\n"
     "Raises ExistsError (the name), NoMemoryError (names needed and available), InvalidError,\n"
     "UnsupportedError (device), LimitError. Thread-safe. Waits: about 0.7 s per GiB.";
 
@@ -39,6 +46,8 @@ struct request {
     tb_pool_options options;
     PyObject *ackers; /* a sequence of str, kept while its names are used */
     const char *names[TB_MAX_SLOTS + 1];
+    tb_adoption adoption;
+    struct py_adopted *adopted; /* until the pool is registered; or NULL */
 };
 
 static int take_policy(struct py_state *state, const char *text, tb_pool_options *options)
@@ -102,29 +111,63 @@ static int take_count(struct py_state *state, const char *what, PyObject *given,
     return 0;
 }
 
+/* With options->device as it was asked for, and slots as given: 0 if not. */
+static int take_adopted(struct py_state *state, PyObject *like, PyObject *device,
+                        struct request *request)
+{
+    tb_pool_options *options = &request->options;
+    tb_device wanted = options->device;
+    if (py_adopt(state, like, options->slots, options, &request->adoption, &request->adopted) !=
+        0) {
+        return -1;
+    }
+    if (device == NULL || device == Py_None) {
+        return 0;
+    }
+    if (wanted == TB_CPU) {
+        py_fail(state, TB_E_MISMATCH, "adopt=True: the tensor lies on a GPU, device is \"cpu\"");
+        return -1;
+    }
+    options->device = wanted; /* which the library compares */
+    return 0;
+}
+
 static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struct request *request,
                  PyObject **out_bus)
 {
-    static char *names[] = {
-        "like",        "name",         "slots",          "policy", "device",
-        "max_leases",  "wait_readers", "capacity_bytes", "ackers", "require_zero_copy",
-        "lock_memory", "prefault",     "doradma_name",   "bus",    "copy_threads",
-        NULL};
+    static char *names[] = {"like",
+                            "name",
+                            "slots",
+                            "policy",
+                            "device",
+                            "max_leases",
+                            "wait_readers",
+                            "capacity_bytes",
+                            "ackers",
+                            "require_zero_copy",
+                            "lock_memory",
+                            "prefault",
+                            "doradma_name",
+                            "bus",
+                            "copy_threads",
+                            "adopt",
+                            NULL};
     tb_pool_options *options = &request->options;
     PyObject *like, *slots = NULL, *device = NULL, *max_leases = NULL, *wait_readers = NULL;
     PyObject *capacity = NULL, *ackers = NULL, *copy_threads = NULL;
     const char *policy = NULL;
-    int zero_copy = 0, lock_memory = 0, prefault = 1;
+    int zero_copy = 0, lock_memory = 0, prefault = 1, adopt = 0;
     *out_bus = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$zOsOOOOOpppzOO:register", names, &like,
-                                     &options->name, &slots, &policy, &device, &max_leases,
-                                     &wait_readers, &capacity, &ackers, &zero_copy, &lock_memory,
-                                     &prefault, &options->doradma_name, out_bus, &copy_threads)) {
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O|$zOsOOOOOpppzOOp:register", names, &like, &options->name, &slots,
+            &policy, &device, &max_leases, &wait_readers, &capacity, &ackers, &zero_copy,
+            &lock_memory, &prefault, &options->doradma_name, out_bus, &copy_threads, &adopt)) {
         return -1;
     }
-    tb_tensor tensor;
+    tb_tensor tensor = {.device = TB_CPU};
     uint64_t counts[4] = {0, 0, 0, 0};
-    if (py_like(state, like, &tensor) != 0 || py_device_from(state, device, &tensor.device) != 0 ||
+    if ((!adopt && py_like(state, like, &tensor) != 0) ||
+        py_device_from(state, device, &tensor.device) != 0 ||
         take_policy(state, policy, options) != 0 || take_ackers(state, ackers, request) != 0 ||
         take_count(state, "slots", slots, 1, TB_MAX_SLOTS, &counts[0]) != 0 ||
         take_count(state, "max_leases", max_leases, 1, TB_MAX_LEASES, &counts[1]) != 0 ||
@@ -145,7 +188,7 @@ static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struc
     options->require_zero_copy = (uint32_t)zero_copy;
     options->lock_memory = (uint32_t)lock_memory;
     options->no_prefault = !prefault;
-    return 0;
+    return adopt ? take_adopted(state, like, device, request) : 0;
 }
 
 static PyObject *wrap(PyTypeObject *type, struct py_bus *bus, tb_pool *pool,
@@ -173,13 +216,17 @@ static PyObject *wrap(PyTypeObject *type, struct py_bus *bus, tb_pool *pool,
     return (PyObject *)self;
 }
 
-static PyObject *make(PyTypeObject *type, struct py_bus *bus, const tb_pool_options *options)
+static PyObject *make(PyTypeObject *type, struct py_bus *bus, struct request *request)
 {
+    const tb_pool_options *options = &request->options;
     tb_pool *pool = NULL;
     struct py_wait wait;
     py_wait_begin(&wait, bus);
     tb_status status = tb_pool_register(bus->bus, options, &pool);
     int interrupted = py_wait_end(&wait) != 0;
+    if (status == TB_OK) {
+        request->adopted = NULL; /* comes back when the pool ends */
+    }
     py_log_drain();
     PyObject *self = NULL;
     if (!interrupted && status == TB_OK) {
@@ -202,10 +249,16 @@ PyObject *py_pool_register(PyObject *type, PyObject *args, PyObject *kwargs)
     if (parse(state, args, kwargs, &request, &given_bus) == 0) {
         struct py_bus *bus = py_bus_from(state, given_bus);
         if (bus != NULL) {
-            self = make((PyTypeObject *)type, bus, &request.options);
+            self = make((PyTypeObject *)type, bus, &request);
             Py_DECREF((PyObject *)bus);
         }
     }
     Py_XDECREF(request.ackers);
+    if (request.adopted != NULL) {
+        PyObject *error, *value, *trace;
+        PyErr_Fetch(&error, &value, &trace); /* the tensor's deleter may be written in Python */
+        py_adopt_forget(request.adopted);
+        PyErr_Restore(error, value, trace);
+    }
     return self;
 }

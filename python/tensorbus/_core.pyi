@@ -295,6 +295,7 @@ class Pool:
         doradma_name: str | None = None,
         bus: Bus | None = None,
         copy_threads: int = 1,
+        adopt: bool = False,
     ) -> Pool: ...
     @property
     def last(self) -> Handle | None: ...

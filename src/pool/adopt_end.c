@@ -5,6 +5,7 @@
 #include "pool/adopt.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/copy_team.h"
@@ -29,12 +30,19 @@ static int holds_anything(const struct tb__page_ref *ref)
     return 0;
 }
 
+/* Has another process opened the memory? In this one a reader uses the owner's own address. */
+static int is_importer(const struct tb__attached *who)
+{
+    return tb__lifeline_peer_pid(who->line) != (uint32_t)getpid();
+}
+
 /* Whoever holds any frame; where memory must outlive its importers, whoever is attached. */
 static int is_used(const tb_pool *pool, const struct tb__page_set *set)
 {
     int until_detached = pool->segment.view.device_kind == TB__PLACE_IPC;
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        if ((until_detached || holds_anything(&set->refs[i])) &&
+        int attached = until_detached && is_importer(set->refs[i].who);
+        if ((attached || holds_anything(&set->refs[i])) &&
             !tb__attached_void(set->refs[i].who, tb__now_ns())) {
             return 1;
         }

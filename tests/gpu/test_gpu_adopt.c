@@ -258,6 +258,30 @@ static void readers_use_the_very_virtual_memory(void)
     adopt_and_read(VIRTUAL);
 }
 
+/* A handle that is opened in the owner's own process leaves an attachment there, which is kept, but
+ * opens no memory. */
+static void the_owner_s_own_attachments_are_in_nobody_s_way(void)
+{
+    struct owner owner;
+    tb_handle handle;
+    tb_frame *frame;
+    owner_begin(&owner, NULL);
+    struct theirs theirs = theirs_make(PLAIN, owner.gpu);
+    tb_adoption adoption = adoption_of(theirs.address, &owner.releases);
+    CHECK_OK(adopt(owner.bus, 0, &adoption, &owner.pool));
+    gpu_publish(owner.pool, 31, owner.stream, &handle);
+    gpu_synchronize(owner.stream);
+    CHECK_WITHIN_MS(tb_frame_open(owner.bus, &handle, TB_POLL, &frame) == TB_OK, 5000);
+    gpu_check(tb_frame_tensor(frame), 31);
+    tb_pool_close(owner.pool);
+    harness_sleep_us(20000);
+    CHECK_EQ(owner.releases, 0); /* it is held */
+    tb_frame_release(frame);
+    CHECK_WITHIN_MS(owner.releases == 1, 5000);
+    theirs_drop(&theirs, owner.gpu);
+    owner_end(&owner);
+}
+
 /* A reader that is killed holds nothing any more, be it attached or not. */
 static void a_reader_s_death_gives_plain_memory_back(void)
 {
@@ -558,6 +582,7 @@ static void every_call_s_failure_leaves_the_memory_alone(void)
 static const struct test tests[] = {
     TEST(readers_use_the_very_plain_memory, 60),
     TEST(readers_use_the_very_virtual_memory, 60),
+    TEST(the_owner_s_own_attachments_are_in_nobody_s_way, 30),
     TEST(a_reader_s_death_gives_plain_memory_back, 30),
     TEST(an_owner_s_death_leaves_its_frames_to_readers, 30),
     TEST(memory_of_our_own_is_adopted, 60),
