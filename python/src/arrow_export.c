@@ -17,9 +17,10 @@ struct schema_parts {
 static void release_schema(struct ArrowSchema *schema)
 {
     struct schema_parts *parts = schema->private_data;
-    for (int64_t i = 0; schema->children != NULL && i < schema->n_children; i++) {
-        if (schema->children[i]->release != NULL) {
-            schema->children[i]->release(schema->children[i]);
+    for (int64_t i = 0; parts->children_at != NULL && i < schema->n_children; i++) {
+        struct ArrowSchema *child = &parts->children_at[i];
+        if (child->release != NULL) {
+            child->release(child);
         }
     }
     if (schema->dictionary != NULL && schema->dictionary->release != NULL) {
@@ -85,9 +86,10 @@ struct array_parts {
 static void release_array(struct ArrowArray *array)
 {
     struct array_parts *parts = array->private_data;
-    for (int64_t i = 0; array->children != NULL && i < array->n_children; i++) {
-        if (array->children[i]->release != NULL) {
-            array->children[i]->release(array->children[i]);
+    for (int64_t i = 0; parts->children_at != NULL && i < array->n_children; i++) {
+        struct ArrowArray *child = &parts->children_at[i];
+        if (child->release != NULL) {
+            child->release(child);
         }
     }
     if (array->dictionary != NULL && array->dictionary->release != NULL) {

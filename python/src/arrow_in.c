@@ -54,7 +54,8 @@ static int fail_stream(struct ArrowArrayStream *stream, int number)
     return -1;
 }
 
-/* The one array of a stream; its end must follow. */
+/* The one array of a stream; its end must follow. Returns 1, and no exception, when there are
+ * several, or none. */
 static int take_only(struct ArrowArrayStream *stream, struct py_arrow_in *out)
 {
     struct ArrowArray second = {.release = NULL};
@@ -72,11 +73,7 @@ static int take_only(struct ArrowArrayStream *stream, struct py_arrow_in *out)
         if (second.release != NULL) {
             second.release(&second);
         }
-        PyErr_Format(PyExc_TypeError,
-                     "a value is one array, this one has %s chunks: combine_chunks(), rechunk() or "
-                     "the like makes one of it",
-                     out->own_array.release == NULL ? "no" : "several");
-        return -1;
+        return 1;
     }
     out->schema = &out->own_schema;
     out->array = &out->own_array;
@@ -98,11 +95,44 @@ static int open_stream(PyObject *object, struct py_arrow_in *out)
     return result;
 }
 
-int py_arrow_in_open(PyObject *object, struct py_arrow_in *out)
+static int open_any(PyObject *object, struct py_arrow_in *out)
 {
     *out = (struct py_arrow_in){.schema = NULL};
     return PyObject_HasAttrString(object, "__arrow_c_array__") ? open_array(object, out)
                                                                : open_stream(object, out);
+}
+
+/* What the object's own library makes one piece of it with: pyarrow's combine_chunks(), polars'
+ * rechunk(). NULL without an exception when it has neither. */
+static PyObject *in_one_piece(PyObject *object)
+{
+    static const char *const ways[] = {"combine_chunks", "rechunk"};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        if (PyObject_HasAttrString(object, ways[i])) {
+            return PyObject_CallMethod(object, ways[i], NULL);
+        }
+    }
+    return NULL;
+}
+
+int py_arrow_in_open(PyObject *object, struct py_arrow_in *out)
+{
+    int result = open_any(object, out);
+    if (result == 1) {
+        PyObject *whole = in_one_piece(object);
+        if (whole != NULL) {
+            py_arrow_in_close(out);
+            result = open_any(whole, out);
+            Py_DECREF(whole); /* what was opened keeps what it needs */
+        }
+    }
+    if (result == 1 && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError,
+                     "a value is one array, this one has %s chunks: make one of it with its "
+                     "library, such as combine_chunks() of pyarrow",
+                     out->own_array.release == NULL ? "no" : "several");
+    }
+    return result == 0 ? 0 : -1;
 }
 
 void py_arrow_in_close(struct py_arrow_in *in)

@@ -358,11 +358,43 @@ static int tensor_nodes(struct py_arrow_tree *tree, const tb_tensor *tensor, con
     return 1;
 }
 
-struct py_arrow_tree *py_arrow_tree_of_tensor(const tb_tensor *tensor, const char *format,
+/* Complex numbers are lists of their two parts. Returns 0 when that is one dimension too many. */
+static int split_complex(tb_tensor *tensor)
+{
+    if ((tensor->dtype & 0xff) != TB_CODE_COMPLEX) {
+        return 1;
+    }
+    if (tensor->ndim >= TB_MAX_NDIM) {
+        return 0;
+    }
+    if (tensor->ndim == 0) {
+        tensor->shape[tensor->ndim++] = 1;
+    }
+    tensor->shape[tensor->ndim++] = 2;
+    tensor->dtype = tensor->dtype == TB_C64 ? TB_F32 : TB_F64;
+    tensor->strides = NULL; /* it is row-major */
+    return 1;
+}
+
+struct py_arrow_tree *py_arrow_tree_of_tensor(const tb_tensor *given, const char *format,
                                               struct py_arrow_error *error)
 {
     struct py_arrow_type type;
     char name[32];
+    tb_tensor parts = *given;
+    const tb_tensor *tensor = &parts;
+    if (given->dtype == TB_BOOL) {
+        py_arrow_fail(
+            error, PY_ARROW_UNSUPPORTED,
+            "Arrow's booleans are bits, these are bytes: pyarrow.array(x.numpy().ravel()) "
+            "packs a copy, pyarrow.array(x.numpy().view('u1').ravel()) shares the bytes");
+        return NULL;
+    }
+    if (!split_complex(&parts)) {
+        py_arrow_fail(error, PY_ARROW_UNSUPPORTED,
+                      "Arrow has no array of complex numbers with %d dimensions", given->ndim);
+        return NULL;
+    }
     if (!py_arrow_type_parse(format, &type) || type.layout != PY_ARROW_FIXED ||
         type.width != (int64_t)tb_dtype_bytes(tensor->dtype)) {
         py_arrow_fail(error, PY_ARROW_UNSUPPORTED, "Arrow has no array of %s",

@@ -205,5 +205,16 @@ const char *py_arrow_format_of(tb_dtype dtype)
             return primitives[i].format;
         }
     }
-    return NULL;
+    /* Numbers that Arrow lacks lie there as their bytes, a complex one as its two parts. */
+    switch (dtype & 0xff) {
+    case TB_CODE_COMPLEX:
+        return dtype == TB_C64 ? "f" : dtype == TB_C128 ? "g" : NULL;
+    case TB_CODE_INT:
+    case TB_CODE_UINT:
+    case TB_CODE_FLOAT:
+    case TB_CODE_BOOL:
+        return NULL;
+    default:
+        return dtype == TB_BF16 ? "w:2" : dtype == TB_DTYPE(dtype & 0xff, 8, 1) ? "w:1" : NULL;
+    }
 }

@@ -43,7 +43,8 @@ int64_t py_arrow_type_children(const struct py_arrow_type *type);
 /* Whether the first buffer is a validity bitmap. */
 int py_arrow_type_has_validity(const struct py_arrow_type *type);
 
-/* Format of a tensor's elements; NULL when Arrow has none. */
+/* Format of a tensor's elements; NULL when Arrow has none. bfloat16 and float8 are binary values of
+ * two bytes and one; of a complex number it is the format of its two parts. */
 const char *py_arrow_format_of(tb_dtype dtype);
 
 #endif

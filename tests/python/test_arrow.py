@@ -312,9 +312,29 @@ def test_values_of_other_kinds_as_arrow(pair):
     assert got.to_pylist() == grid.tolist() and got.type == pa.list_(pa.list_(pa.int32(), 2), 3)
     assert receive(pair, np.zeros((0, 3))).arrow().type == pa.list_(pa.float64(), 3)
     assert receive(pair, np.float64(2.5)).arrow().equals(pa.array([2.5]))
-    for other in (np.array([True]), np.array([1j])):
-        with pytest.raises(tb.UnsupportedError, match="Arrow has no array of (bool|complex)"):
-            receive(pair, other).arrow()
+
+
+def test_numbers_that_arrow_lacks(pair):
+    """Complex ones are lists of two parts, bfloat16 and float8 binary values; booleans are refused."""
+    for dtype, part in ((np.complex64, pa.float32()), (np.complex128, pa.float64())):
+        sent = np.array([[1 + 2j, 3], [4j, 5 - 1j]], dtype)
+        got = receive(pair, sent).arrow()
+        assert got.type == pa.list_(pa.list_(part, 2), 2)
+        assert np.array_equal(got.flatten().flatten().to_numpy().view(dtype), sent.ravel())
+    assert receive(pair, np.array(1 + 2j)).arrow().to_pylist() == [[1, 2]]
+    assert len(receive(pair, np.zeros((0, 3), np.complex64)).arrow()) == 0
+    with pytest.raises(tb.UnsupportedError, match="complex numbers with 8 dimensions"):
+        receive(pair, np.zeros((1,) * 8, np.complex64)).arrow()
+    with pytest.raises(tb.UnsupportedError, match=r"pyarrow.array\(x.numpy\(\).ravel\(\)\)"):
+        receive(pair, np.array([True, False])).arrow()
+    packed = pa.array(receive(pair, np.array([[True, False]])).numpy().ravel())
+    assert packed.to_pylist() == [True, False]
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn):
+        sent = np.array([[1, 2.5, -3]], dtype)
+        got = receive(pair, sent).arrow()
+        assert got.type == pa.list_(pa.binary(sent.itemsize), 3)
+        assert b"".join(got[0].as_py()) == sent.tobytes()
 
 
 def test_an_arrow_value_as_numpy(pair):
@@ -385,15 +405,55 @@ def test_what_was_sent_is_given_back(pair):
 # ---- what cannot be sent
 
 
+class Streams:
+    """An object of a library that has no word for making one piece of several chunks."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.of.__arrow_c_stream__(requested_schema)
+
+
+class Rechunks(Streams):
+    """As polars' Series."""
+
+    def rechunk(self):
+        return Streams(pa.chunked_array([self.of.combine_chunks()]))
+
+
+class Keeps(Streams):
+    """Several chunks, whatever is asked."""
+
+    def combine_chunks(self):
+        return self
+
+
+class Fails(Streams):
+    def combine_chunks(self):
+        raise OverflowError("too long")
+
+
+def test_several_chunks_become_one(pair):
+    chunks = pa.chunked_array([["a", None], [], ["b"]])
+    assert receive(pair, chunks).arrow().to_pylist() == ["a", None, "b"]
+    assert receive(pair, Rechunks(chunks)).arrow().to_pylist() == ["a", None, "b"]
+    numbers = pa.chunked_array([np.arange(5), np.arange(5, 9)])
+    assert receive(pair, numbers).value.numpy().tolist() == list(range(9))
+    none = receive(pair, pa.chunked_array([], pa.int8())).arrow()
+    assert none.type == pa.int8() and len(none) == 0
+    table = pa.table({"a": chunks})
+    assert pa.record_batch(receive(pair, table).value).to_pydict() == table.to_pydict()
+
+
 def test_tables_and_chunks_are_one_array_or_none(pair):
-    for several in (
-        pa.chunked_array([[1], [2]]),
-        pa.table({"a": pa.chunked_array([["a"], ["b"]])}),
-    ):
+    for several in (Streams, Keeps):
         with pytest.raises(TypeError, match="several chunks.*combine_chunks"):
-            receive(pair, several)
+            receive(pair, several(pa.chunked_array([[1], [2]])))
+    with pytest.raises(OverflowError, match="too long"):
+        receive(pair, Fails(pa.chunked_array([[1], [2]])))
     with pytest.raises(TypeError, match="no chunks"):
-        receive(pair, pa.chunked_array([], pa.int8()))
+        receive(pair, Streams(pa.chunked_array([], pa.int8())))
     assert receive(pair, pa.chunked_array([["a", None]])).arrow().equals(pa.array(["a", None]))
     table = pa.table({"a": [1, 2], "b": ["x", None]})
     assert pa.record_batch(receive(pair, table).value).to_pydict() == table.to_pydict()
@@ -567,10 +627,15 @@ def test_a_frame_is_an_array_too(pair):
     assert pool.stats().held == 0
 
 
-def test_frames_that_are_no_arrays(pair):
+def test_frames_of_numbers_that_arrow_lacks(pair):
     source, sink = pair
-    for dtype in ("bool", "complex64"):
-        pool = tb.Pool.register(tb.Spec(3, dtype), bus=source.bus)
-        pool.write(np.zeros(3, dtype))
-        with pytest.raises(tb.UnsupportedError, match="Arrow has no array of"):
-            pool.read().arrow()
+    pool = tb.Pool.register(tb.Spec(3, "bool"), bus=source.bus)
+    pool.write(np.zeros(3, bool))
+    with pytest.raises(tb.UnsupportedError, match="Arrow's booleans are bits"):
+        pool.read().arrow()
+    pool = tb.Pool.register(tb.Spec(2, "complex64"), bus=source.bus)
+    pool.write(np.array([1 + 2j, 3], np.complex64))
+    frame = pool.read()
+    array = frame.arrow()
+    assert array.to_pylist() == [[1, 2], [3, 0]]
+    assert array.flatten().buffers()[1].address == frame.numpy().ctypes.data
