@@ -100,8 +100,9 @@ static int cut(const struct travel *travel, struct tb__copy parts[3])
 }
 
 /* Enqueue the copy on a stream of the device that copies. */
-static tb_status enqueue(const struct travel *travel, tb__stream stream, int *result)
+static tb_status enqueue(const void *work, tb__stream stream, int *result)
 {
+    const struct travel *travel = work;
     struct tb__copy parts[3];
     struct tb__gpu_scope scope;
     const char *name = "";
@@ -117,27 +118,11 @@ static tb_status enqueue(const struct travel *travel, tb__stream stream, int *re
                : tb__cuda_fail(*result, name, "%s", describe(travel->job, text));
 }
 
-/* The same for a user's stream of any device: one of another device is bracketed by events. */
+/* The same for a user's stream of any device. */
 static tb_status one_call(const struct travel *travel, int *result)
 {
-    struct tb__transit *transit = NULL;
-    *result = TB__CUDA_SUCCESS;
-    if (travel->stream_gpu == travel->gpu) {
-        return enqueue(travel, travel->stream, result);
-    }
-    TB__TRY(tb__transit_take(NULL, travel->gpu, 0, &transit));
-    tb_status status = tb__transit_begin(transit, travel->stream, travel->stream_gpu);
-    if (status == TB_OK) {
-        status = enqueue(travel, transit->out, result);
-    }
-    if (status == TB_OK) {
-        status = tb__transit_end(transit, travel->stream, travel->stream_gpu);
-    }
-    if (status != TB_OK) {
-        tb__transit_abandon(transit, travel->stream, travel->stream_gpu);
-    }
-    tb__transit_give(transit);
-    return status;
+    return tb__transit_bracket(travel->gpu, travel->stream, travel->stream_gpu, enqueue, travel,
+                               result);
 }
 
 /* ------------------------------------------------------------------ the paths */

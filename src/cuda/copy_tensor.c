@@ -229,34 +229,14 @@ static tb_status go_pieces(struct travel *travel)
 
 /* ------------------------------------------------------------------ by pitched copies */
 
-static tb_status pitched_on(struct travel *travel, tb__stream stream, int *result)
+static tb_status pitched_on(const void *work, tb__stream stream, int *result)
 {
+    const struct travel *travel = work;
     const struct corner at = {.dst = (uint64_t)(uintptr_t)travel->dst.data,
                               .src = (uint64_t)(uintptr_t)travel->src.data,
                               .dst_is_host = travel->dst_gpu == NULL,
                               .src_is_host = travel->src_gpu == NULL};
     return call_all(&travel->walk, &at, travel->gpu, stream, result);
-}
-
-static tb_status pitched(struct travel *travel, int *result)
-{
-    struct tb__transit *transit = NULL;
-    if (travel->stream_gpu == travel->gpu) {
-        return pitched_on(travel, travel->stream, result);
-    }
-    TB__TRY(tb__transit_take(NULL, travel->gpu, 0, &transit));
-    tb_status status = tb__transit_begin(transit, travel->stream, travel->stream_gpu);
-    if (status == TB_OK) {
-        status = pitched_on(travel, transit->out, result);
-    }
-    if (status == TB_OK) {
-        status = tb__transit_end(transit, travel->stream, travel->stream_gpu);
-    }
-    if (status != TB_OK) {
-        tb__transit_abandon(transit, travel->stream, travel->stream_gpu);
-    }
-    tb__transit_give(transit);
-    return status;
 }
 
 static tb_status go_pitched(struct travel *travel)
@@ -270,7 +250,8 @@ static tb_status go_pitched(struct travel *travel)
                         "first",
                         (unsigned long long)calls, (unsigned long long)travel->walk.block_bytes);
     }
-    tb_status status = pitched(travel, &result);
+    tb_status status = tb__transit_bracket(travel->gpu, travel->stream, travel->stream_gpu,
+                                           pitched_on, travel, &result);
     if (travel->result.path == TB__PATH_PEER &&
         (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED)) {
         return go_pieces(travel);

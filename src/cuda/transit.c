@@ -259,6 +259,30 @@ void tb__transit_abandon(struct tb__transit *transit, tb__stream stream,
     tb__error_restore(&kept);
 }
 
+tb_status tb__transit_bracket(const struct tb__gpu *gpu, tb__stream stream,
+                              const struct tb__gpu *stream_gpu, tb__enqueue *enqueue,
+                              const void *work, int *result)
+{
+    struct tb__transit *transit = NULL;
+    *result = TB__CUDA_SUCCESS;
+    if (stream_gpu == gpu) {
+        return enqueue(work, stream, result);
+    }
+    TB__TRY(tb__transit_take(NULL, gpu, 0, &transit));
+    tb_status status = tb__transit_begin(transit, stream, stream_gpu);
+    if (status == TB_OK) {
+        status = enqueue(work, transit->out, result);
+    }
+    if (status == TB_OK) {
+        status = tb__transit_end(transit, stream, stream_gpu);
+    }
+    if (status != TB_OK) {
+        tb__transit_abandon(transit, stream, stream_gpu);
+    }
+    tb__transit_give(transit);
+    return status;
+}
+
 tb_status tb__transit_chunk(struct tb__transit *transit, struct tb__chunk **out)
 {
     struct tb__chunk *chunk = &transit->chunks[transit->next_chunk++ % TB__CHUNKS];

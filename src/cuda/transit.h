@@ -53,6 +53,13 @@ tb_status tb__transit_end(struct tb__transit *transit, tb__stream stream,
 void tb__transit_abandon(struct tb__transit *transit, tb__stream stream,
                          const struct tb__gpu *stream_gpu);
 
+/* Enqueue work of device `gpu` in the order of a user's stream of any device: on that stream itself
+ * when it is of the same one, else on a transit's, between two events. *result is the driver's. */
+typedef tb_status tb__enqueue(const void *work, tb__stream stream, int *result);
+tb_status tb__transit_bracket(const struct tb__gpu *gpu, tb__stream stream,
+                              const struct tb__gpu *stream_gpu, tb__enqueue *enqueue,
+                              const void *work, int *result);
+
 /* The next chunk, free to be filled by the source's stream, or by the CPU when there is no source
  * device (then it may be waited for). */
 tb_status tb__transit_chunk(struct tb__transit *transit, struct tb__chunk **out);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "flow/arena.h"
 #include "flow/build_find.h"
+#include "flow/spawn.h"
 
 #define KILL_AFTER_NS 5000000000 /* from the first Ctrl-C to SIGKILL */
 
@@ -85,43 +85,13 @@ static void step_signals(sigset_t *out)
 /* Output goes to standard error: standard output is for data. */
 static int spawn(const struct build *build, const char *program, char **argv, pid_t *out_pid)
 {
-    char **environment = tb__step_environment(build->flow, build->node, build->venv);
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    if (environment == NULL) {
-        return ENOMEM;
-    }
-    int error = posix_spawn_file_actions_init(&actions);
-    if (error != 0) {
-        return error;
-    }
-    error = posix_spawnattr_init(&attributes);
-    if (error != 0) {
-        posix_spawn_file_actions_destroy(&actions);
-        return error;
-    }
-    const int steps[] = {
-        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
-        posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO),
-        posix_spawn_file_actions_addchdir_np(&actions, build->node->working_dir),
-        posix_spawnattr_setsigmask(&attributes, &none),
-        posix_spawnattr_setsigdefault(&attributes, &all),
-        posix_spawnattr_setpgroup(&attributes, 0),
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF |
-                                                  POSIX_SPAWN_SETSIGMASK),
-    };
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && error == 0; i++) {
-        error = steps[i];
-    }
-    if (error == 0) {
-        error = posix_spawn(out_pid, program, &actions, &attributes, argv, environment);
-    }
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return error;
+    const struct tb__spawn step = {.program = program,
+                                   .argv = argv,
+                                   .environment =
+                                       tb__step_environment(build->flow, build->node, build->venv),
+                                   .directory = build->node->working_dir,
+                                   .output_fd = STDERR_FILENO};
+    return step.environment != NULL ? tb__spawn(&step, out_pid) : ENOMEM;
 }
 
 /* Wait for the child while passing signals on. Returns its wait status, -1 when it cannot be waited

@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +19,7 @@
 #include "flow/arena.h"
 #include "flow/build_find.h"
 #include "flow/problems.h"
+#include "flow/spawn.h"
 
 /* A cold start of Python on a busy machine takes seconds. */
 #define ANSWER_NS INT64_C(10000000000)
@@ -92,42 +92,6 @@ static const char *find_beside(const struct tb__flow *flow)
 
 /* ---- asking an interpreter ---- */
 
-static int spawn(const char *program, char **argv, char **environment, const char *directory,
-                 int borrow_output_fd, pid_t *out_pid)
-{
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    sigemptyset(&none);
-    int error = posix_spawn_file_actions_init(&actions);
-    if (error != 0) {
-        return error;
-    }
-    error = posix_spawnattr_init(&attributes);
-    if (error != 0) {
-        posix_spawn_file_actions_destroy(&actions);
-        return error;
-    }
-    const int steps[] = {
-        posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
-        posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0),
-        posix_spawn_file_actions_adddup2(&actions, borrow_output_fd, STDOUT_FILENO),
-        posix_spawn_file_actions_addchdir_np(&actions, directory),
-        posix_spawnattr_setsigmask(&attributes, &none),
-        posix_spawnattr_setpgroup(&attributes, 0),
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK),
-    };
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && error == 0; i++) {
-        error = steps[i];
-    }
-    if (error == 0) {
-        error = posix_spawn(out_pid, program, &actions, &attributes, argv, environment);
-    }
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return error;
-}
-
 /* Read to the end; 0 when it does not come in time. */
 static int read_answer(int borrow_fd, char answer[ANSWER_BYTES])
 {
@@ -160,7 +124,13 @@ static int run_for_output(const struct tb__flow_node *node, const char *program,
     if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
         return 0;
     }
-    int failed = spawn(program, argv, environment, node->working_dir, pipe_fds[1], &pid);
+    const struct tb__spawn question = {.program = program,
+                                       .argv = argv,
+                                       .environment = environment,
+                                       .directory = node->working_dir,
+                                       .output_fd = pipe_fds[1],
+                                       .quiet = 1};
+    int failed = tb__spawn(&question, &pid);
     tb__fd_close(&pipe_fds[1]);
     int answered = failed == 0 && read_answer(pipe_fds[0], answer);
     tb__fd_close(&pipe_fds[0]);
