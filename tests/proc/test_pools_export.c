@@ -1,63 +1,9 @@
 /* Pools for foreign readers: a file /dev/shm/dora_pool_*, read here as dora's tensor-pool would,
  * with nothing of the library; its end with its owner, in order or by a kill. */
+#include "proc/foreign.h"
 #include "proc/pool_support.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #define WORDS 30000
-
-/* A name that no other run has. */
-static const char *export_name(const char *what)
-{
-    static char name[96];
-    snprintf(name, sizeof name, "dora_pool_test_%s_%d", what, (int)getpid());
-    return name;
-}
-
-static int file_is_there(const char *name)
-{
-    char path[160];
-    struct stat info;
-    snprintf(path, sizeof path, "/dev/shm/%s", name);
-    return stat(path, &info) == 0;
-}
-
-/* dora's reader: everything comes from the file. */
-struct foreign {
-    const uint8_t *base;
-    size_t bytes;
-};
-
-static struct foreign foreign_open(const char *name)
-{
-    char path[160];
-    struct stat info;
-    snprintf(path, sizeof path, "/dev/shm/%s", name);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0);
-    CHECK(fstat(fd, &info) == 0);
-    CHECK_EQ(info.st_mode & 07777, 0600);
-    struct foreign foreign = {.bytes = (size_t)info.st_size};
-    foreign.base = mmap(NULL, foreign.bytes, PROT_READ, MAP_SHARED, fd, 0);
-    CHECK((const void *)foreign.base != MAP_FAILED);
-    close(fd);
-    return foreign;
-}
-
-static void foreign_close(struct foreign *foreign)
-{
-    munmap((void *)(uintptr_t)foreign->base, foreign->bytes);
-}
-
-static uint64_t foreign_word(const struct foreign *foreign, size_t offset)
-{
-    return __atomic_load_n((const uint64_t *)(const void *)(foreign->base + offset),
-                           __ATOMIC_ACQUIRE);
-}
 
 /* 1: out holds a complete frame; 0: "try again". */
 static int foreign_read(const struct foreign *foreign, int64_t out[WORDS], uint64_t *generation)
@@ -97,7 +43,7 @@ static tb_pool *register_export(tb_bus *bus, const char *name)
 
 static void a_foreign_reader_reads_what_is_written(void)
 {
-    const char *name = export_name("read");
+    const char *name = foreign_name("read");
     int64_t *words = malloc(WORDS * sizeof *words);
     uint64_t generation;
     tb_bus *bus = open_bus("owner");
@@ -129,7 +75,7 @@ static void a_foreign_reader_reads_what_is_written(void)
     tb_frame_release(frame);
     tb_reader_close(reader);
     tb_pool_close(pool);
-    CHECK(!file_is_there(name));
+    CHECK(!foreign_is_there(name));
     foreign_close(&foreign);
     free(words);
     tb_bus_close(bus);
@@ -150,7 +96,7 @@ static void write_all_the_time(void *argument)
 
 static void a_foreign_reader_never_takes_a_torn_frame(void)
 {
-    const char *name = export_name("torn");
+    const char *name = foreign_name("torn");
     int64_t *words = malloc(WORDS * sizeof *words);
     struct child owner;
     char done = 1;
@@ -177,7 +123,7 @@ static void a_foreign_reader_never_takes_a_torn_frame(void)
     CHECK_LE(100, taken); /* on a busy machine fewer than wanted */
     child_tell(&owner, &done, sizeof done);
     child_join(&owner);
-    CHECK(!file_is_there(name));
+    CHECK(!foreign_is_there(name));
     foreign_close(&foreign);
     free(words);
 }
@@ -198,9 +144,9 @@ static void files_of_killed_owners_are_swept_and_others_are_not(void)
     char dead[96], live[96], dora[160];
     struct child victim, survivor;
     char word = 1;
-    snprintf(dead, sizeof dead, "%s", export_name("dead"));
-    snprintf(live, sizeof live, "%s", export_name("live"));
-    snprintf(dora, sizeof dora, "/dev/shm/%s", export_name("dora"));
+    snprintf(dead, sizeof dead, "%s", foreign_name("dead"));
+    snprintf(live, sizeof live, "%s", foreign_name("live"));
+    snprintf(dora, sizeof dora, "/dev/shm/%s", foreign_name("dora"));
     child_start(&victim, "victim", register_and_stay, dead);
     child_start(&survivor, "survivor", register_and_stay, live);
     child_await(&victim, "registered");
@@ -212,13 +158,13 @@ static void files_of_killed_owners_are_swept_and_others_are_not(void)
     CHECK(ftruncate(fd, 600) == 0);
     close(fd);
     child_kill(&victim);
-    CHECK(file_is_there(dead));
+    CHECK(foreign_is_there(dead));
 
     tb_bus *bus = open_bus("next");
-    tb_pool *pool = register_export(bus, export_name("next"));
-    CHECK(!file_is_there(dead));
-    CHECK(file_is_there(live));
-    CHECK(file_is_there(dora + strlen("/dev/shm/")));
+    tb_pool *pool = register_export(bus, foreign_name("next"));
+    CHECK(!foreign_is_there(dead));
+    CHECK(foreign_is_there(live));
+    CHECK(foreign_is_there(dora + strlen("/dev/shm/")));
     unlink(dora);
     /* The name can be had again at once. */
     tb_pool *again;
@@ -230,7 +176,7 @@ static void files_of_killed_owners_are_swept_and_others_are_not(void)
     tb_bus_close(bus);
     child_tell(&survivor, &word, sizeof word);
     child_join(&survivor);
-    CHECK(!file_is_there(live));
+    CHECK(!foreign_is_there(live));
 }
 
 static void what_cannot_be_exported_is_refused(void)
@@ -244,13 +190,13 @@ static void what_cannot_be_exported_is_refused(void)
         options.doradma_name = bad[i];
         CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_INVALID);
     }
-    options.doradma_name = export_name("bad");
+    options.doradma_name = foreign_name("bad");
     options.slots = 2;
     CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_INVALID);
     options.slots = 1;
     options.capacity_bytes = WORDS * 8 * 2;
     CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_INVALID);
-    CHECK(!file_is_there(options.doradma_name));
+    CHECK(!foreign_is_there(options.doradma_name));
 
     options.capacity_bytes = 0;
     options.slots = 0; /* the default is the one that is possible */
@@ -260,10 +206,10 @@ static void what_cannot_be_exported_is_refused(void)
     options.name = "second";
     CHECK_STATUS(tb_pool_register(bus, &options, &second), TB_E_EXISTS);
     CHECK_HAS(tb_last_error_text(), options.doradma_name);
-    CHECK(file_is_there(options.doradma_name));
+    CHECK(foreign_is_there(options.doradma_name));
     CHECK_OK(tb_pool_free(pool));
     tb_pool_close(pool);
-    CHECK(!file_is_there(options.doradma_name));
+    CHECK(!foreign_is_there(options.doradma_name));
     tb_bus_close(bus);
 }
 
@@ -271,12 +217,12 @@ static void what_cannot_be_exported_is_refused(void)
 static void a_pipe_in_the_way_holds_nobody_up(void)
 {
     char path[160];
-    snprintf(path, sizeof path, "/dev/shm/%s", export_name("pipe"));
+    snprintf(path, sizeof path, "/dev/shm/%s", foreign_name("pipe"));
     CHECK_EQ(mkfifo(path, 0600), 0);
     tb_bus *bus = open_bus("owner");
     tb_pool *pool;
     tb_pool_options options = words_options("frames", WORDS, 1);
-    options.doradma_name = export_name("beside_a_pipe");
+    options.doradma_name = foreign_name("beside_a_pipe");
     CHECK_OK(tb_pool_register(bus, &options, &pool));
     CHECK_EQ(unlink(path), 0);
     tb_bus_close(bus);

@@ -1,13 +1,9 @@
 /* Registration with options: pools that foreign readers see as files, live pools, the refusals that
  * dora's nodes know; and the turn-taking of such nodes, which must not hang. */
+#include "proc/foreign.h"
 #include "proc/pool_support.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define WORDS 1000
 
@@ -45,66 +41,17 @@ static void register_value(tb_bus *bus, const tb_register_options *options, int6
     CHECK_OK(tb_register_with(bus, &tensor, options, id));
 }
 
-/* A name that no other run has. */
-static const char *own_name(const char *what)
-{
-    static char name[96];
-    snprintf(name, sizeof name, "dora_pool_test_%s_%d", what, (int)getpid());
-    return name;
-}
-
-static int file_is_there(const char *name)
-{
-    char path[320];
-    struct stat info;
-    snprintf(path, sizeof path, "/dev/shm/%s", name);
-    return stat(path, &info) == 0;
-}
-
-/* What a foreign reader sees: the word 96, and the payload where the header says. */
-struct foreign {
-    const uint8_t *base;
-    size_t bytes;
-};
-
-static struct foreign foreign_open(const char *name)
-{
-    char path[320];
-    struct stat info;
-    snprintf(path, sizeof path, "/dev/shm/%s", name);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0);
-    CHECK_EQ(fstat(fd, &info), 0);
-    struct foreign foreign = {.bytes = (size_t)info.st_size};
-    foreign.base = mmap(NULL, foreign.bytes, PROT_READ, MAP_SHARED, fd, 0);
-    CHECK((const void *)foreign.base != MAP_FAILED);
-    close(fd);
-    return foreign;
-}
-
-static uint64_t word_at(const struct foreign *foreign, size_t offset)
-{
-    uint64_t word;
-    memcpy(&word, foreign->base + offset, sizeof word);
-    return word;
-}
-
 /* The number that the foreign reader finds, in all elements. */
 static int64_t foreign_value(const struct foreign *foreign)
 {
     CHECK(memcmp(foreign->base, "DORADMA", 8) == 0);
-    CHECK_EQ(word_at(foreign, 96) % 2, 0);
-    size_t offset = word_at(foreign, 16);
-    int64_t value = (int64_t)word_at(foreign, offset);
+    CHECK_EQ(foreign_word(foreign, 96) % 2, 0);
+    size_t offset = foreign_word(foreign, 16);
+    int64_t value = (int64_t)foreign_word(foreign, offset);
     for (size_t i = 1; i < WORDS; i++) {
-        CHECK_EQ((int64_t)word_at(foreign, offset + 8 * i), value);
+        CHECK_EQ((int64_t)foreign_word(foreign, offset + 8 * i), value);
     }
     return value;
-}
-
-static void foreign_close(struct foreign *foreign)
-{
-    munmap((void *)(uintptr_t)foreign->base, foreign->bytes);
 }
 
 /* ------------------------------------------------------------------ taking turns */
@@ -280,7 +227,7 @@ static void foreign_readers_see_every_write(void)
 {
     char id[TB_POOL_ID_SIZE];
     tb_frame *frame;
-    const char *name = own_name("named");
+    const char *name = foreign_name("named");
     tb_bus *bus = open_bus("owner");
     tb_register_options options = with();
     options.doradma_name = name;
@@ -294,7 +241,7 @@ static void foreign_readers_see_every_write(void)
     for (int64_t value = 2; value <= 50; value++) {
         CHECK_OK(write_value(bus, id, value, TB_POLL)); /* the frame is held */
         CHECK_EQ(foreign_value(&foreign), value);
-        CHECK_EQ(word_at(&foreign, 96), 2 * value);
+        CHECK_EQ(foreign_word(&foreign, 96), 2 * value);
         CHECK_EQ(words_value(frame), 1);
     }
     /* What is not written for us is not written for them. */
@@ -304,16 +251,16 @@ static void foreign_readers_see_every_write(void)
     CHECK_STATUS(tb_write(bus, id, &wrong, TB_POLL), TB_E_MISMATCH);
     CHECK_EQ(foreign_value(&foreign), 50);
     CHECK_OK(tb_free(bus, id));
-    CHECK(!file_is_there(name)); /* though a frame is held */
+    CHECK(!foreign_is_there(name)); /* though a frame is held */
     CHECK_EQ(words_value(frame), 1);
     CHECK_STATUS(write_value(bus, id, 51, TB_POLL), TB_E_FREED);
     CHECK_EQ(foreign_value(&foreign), 50); /* whoever has it mapped keeps it */
     tb_frame_release(frame);
     foreign_close(&foreign);
     register_value(bus, &options, 1, id); /* the name can be had again */
-    CHECK(file_is_there(name));
+    CHECK(foreign_is_there(name));
     tb_bus_close(bus);
-    CHECK(!file_is_there(name));
+    CHECK(!foreign_is_there(name));
 }
 
 /* A live pool is itself the file. */
@@ -321,7 +268,7 @@ static void a_live_pool_for_foreign_readers(void)
 {
     char id[TB_POOL_ID_SIZE];
     tb_frame *frame;
-    const char *name = own_name("live");
+    const char *name = foreign_name("live");
     tb_bus *bus = open_bus("owner");
     unsigned mappings = harness_memfd_count();
     tb_register_options options = with();
@@ -337,7 +284,7 @@ static void a_live_pool_for_foreign_readers(void)
     tb_frame_release(frame);
     foreign_close(&foreign);
     CHECK_OK(tb_free(bus, id));
-    CHECK(!file_is_there(name));
+    CHECK(!foreign_is_there(name));
     tb_bus_close(bus);
 }
 
@@ -360,7 +307,7 @@ static void names_as_dora_gives_them(void)
         CHECK_EQ(foreign_value(&foreign), 3);
         foreign_close(&foreign);
         tb_bus_close(bus);
-        CHECK(!file_is_there(name));
+        CHECK(!foreign_is_there(name));
     }
 }
 
@@ -380,7 +327,7 @@ static void freed_by_another_process(void)
     char id[TB_POOL_ID_SIZE];
     struct child other;
     child_start(&other, "other", freeing_process, NULL);
-    const char *name = own_name("freed");
+    const char *name = foreign_name("freed");
     tb_bus *bus = open_bus("owner");
     tb_register_options options = with();
     options.doradma_name = name;
@@ -388,7 +335,7 @@ static void freed_by_another_process(void)
     child_tell(&other, id, sizeof id);
     child_join(&other);
     CHECK_STATUS(write_value(bus, id, 2, TB_POLL), TB_E_FREED);
-    CHECK(!file_is_there(name));
+    CHECK(!foreign_is_there(name));
     tb_bus_close(bus);
 }
 
@@ -414,7 +361,7 @@ static void several_writers(void)
     pthread_t threads[3];
     struct writer writers[3];
     tb_frame *frame;
-    const char *name = own_name("writers");
+    const char *name = foreign_name("writers");
     tb_bus *bus = open_bus("owner");
     tb_register_options options = with();
     options.doradma_name = name;
@@ -506,7 +453,7 @@ static void a_name_that_is_taken(void)
     char text[200];
     tb_register_options options = with();
     tb_bus *bus = open_bus("owner");
-    options.doradma_name = own_name("taken");
+    options.doradma_name = foreign_name("taken");
     register_value(bus, &options, 1, id);
     unsigned mappings = harness_memfd_count();
     snprintf(text, sizeof text,
@@ -517,14 +464,14 @@ static void a_name_that_is_taken(void)
     options.live = 1;
     refused(bus, &tensor, &options, TB_E_EXISTS, text);
     CHECK_EQ(harness_memfd_count(), mappings);
-    CHECK(file_is_there(options.doradma_name)); /* the first one's */
+    CHECK(foreign_is_there(options.doradma_name)); /* the first one's */
     CHECK_OK(write_value(bus, id, 2, TB_POLL));
     /* A file that was made in vain is none. */
     options = with();
-    options.doradma_name = own_name("vain");
+    options.doradma_name = foreign_name("vain");
     options.slots = 257;
     refused(bus, &tensor, &options, TB_E_LIMIT, "257 slots");
-    CHECK(!file_is_there(options.doradma_name));
+    CHECK(!foreign_is_there(options.doradma_name));
     tb_bus_close(bus);
 }
 
