@@ -29,8 +29,8 @@ def main() -> None:
             return
         source[0] = index
         sent = time.monotonic_ns()
-        pool.write(source)  # one copy; `with pool.loan() as frame:` makes none
-        bus.send_output("data", pool.last, {"index": index, "t_send": sent})
+        # One copy, while the message travels; `with pool.loan() as frame:` makes none.
+        bus.send_output("data", source, {"index": index, "t_send": sent}, pool=pool)
     asked(bus)
 
 
