@@ -1,17 +1,40 @@
 /* Flat copies: which path, and going it. */
+#define TB_LOG_TOPIC "cuda"
 #include "cuda/copy.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/copy.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "cuda/host_cache.h"
 #include "cuda/memory_object.h"
 #include "cuda/order.h"
 #include "cuda/transit.h"
 
-static _Atomic uint64_t register_min = TB__REGISTER_MIN_BYTES;
+static _Atomic uint64_t register_min; /* 0: TENSORBUS_GPU_PIN_MIN was not looked at yet */
+
+/* The threshold that `tensorbus bench gpu` has found here, or the one of path.h. */
+static uint64_t register_min_wanted(void)
+{
+    const char *value = getenv("TENSORBUS_GPU_PIN_MIN");
+    char *end;
+    if (value == NULL || value[0] == '\0') {
+        return TB__REGISTER_MIN_BYTES;
+    }
+    errno = 0;
+    unsigned long long bytes = strtoull(value, &end, 10);
+    if (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 || bytes == 0) {
+        tb_log_warn("TENSORBUS_GPU_PIN_MIN is `%.40s`, which is no number of bytes from 1 on: %llu "
+                    "is used",
+                    value, (unsigned long long)TB__REGISTER_MIN_BYTES);
+        return TB__REGISTER_MIN_BYTES;
+    }
+    return bytes;
+}
 
 void tb__copy_set_register_min(uint64_t bytes)
 {
@@ -20,7 +43,12 @@ void tb__copy_set_register_min(uint64_t bytes)
 
 uint64_t tb__copy_register_min(void)
 {
-    return atomic_load_explicit(&register_min, memory_order_relaxed);
+    uint64_t bytes = atomic_load_explicit(&register_min, memory_order_relaxed);
+    if (bytes == 0) {
+        bytes = register_min_wanted();
+        atomic_store_explicit(&register_min, bytes, memory_order_relaxed);
+    }
+    return bytes;
 }
 
 /* A copy on its way: what was found out about it. */

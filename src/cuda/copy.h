@@ -39,7 +39,8 @@ tb_status tb__gpu_copy(const struct tb__copy *job, tb__stream stream,
 /* The same, and wait until it is done. */
 tb_status tb__gpu_copy_sync(const struct tb__copy *job, tb__stream stream);
 
-/* From how many bytes on pageable memory is page-locked for one copy (TB__REGISTER_MIN_BYTES). */
+/* From how many bytes on pageable memory is page-locked for one copy: TENSORBUS_GPU_PIN_MIN of the
+ * environment, else TB__REGISTER_MIN_BYTES. 0 sets that again. */
 void tb__copy_set_register_min(uint64_t bytes);
 uint64_t tb__copy_register_min(void);
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "cuda/copy.h"
 #include "cuda/event.h"
 #include "cuda/path.h"
 
@@ -128,7 +129,7 @@ static void consider(const struct tb__gpu *gpu, struct range *range)
 {
     uint64_t bytes = range->to - range->from;
     if (is_registered(range) || range->refused ||
-        !tb__should_register(bytes, range->seen, TB__REGISTER_MIN_BYTES) || !make_room(bytes)) {
+        !tb__should_register(bytes, range->seen, tb__copy_register_min()) || !make_room(bytes)) {
         return;
     }
     tb_error kept;

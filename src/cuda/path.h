@@ -35,7 +35,8 @@ struct tb__path_case {
 
 /* From how many bytes on page-locking a pageable range for one copy is faster than the driver's own
  * staging: measured on an H200, where locking and unlocking cost 53 us per MiB and the driver
- * stages 12 GB/s. `tensorbus bench gpu` measures it for the GPU at hand. */
+ * stages 12 GB/s. Row gpu/pin/from of `tensorbus bench gpu` measures it for the GPU at hand, and
+ * TENSORBUS_GPU_PIN_MIN sets it. */
 #define TB__REGISTER_MIN_BYTES ((uint64_t)20 << 20)
 
 enum tb__path tb__path_choose(const struct tb__path_case *c, uint64_t register_min_bytes);

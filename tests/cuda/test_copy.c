@@ -13,6 +13,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/host_cache.h"
 #include "cuda/order.h"
+#include "cuda/path.h"
 #include "cuda/transit.h"
 #include "tests/cuda/kit.h"
 
@@ -143,6 +144,24 @@ static void every_pair_of_memories(void)
         }
     }
     tb__copy_trim();
+}
+
+/* From what size on pageable memory is page-locked: as the environment says, or the built-in one
+ * where it says nonsense. */
+static void the_environment_sets_the_threshold(void)
+{
+    static const char *const nonsense[] = {"0", "-1", "20MiB", "x", "99999999999999999999"};
+    tb__copy_set_register_min(0);
+    setenv("TENSORBUS_GPU_PIN_MIN", "123456", 1);
+    CHECK_EQ(tb__copy_register_min(), 123456);
+    for (size_t i = 0; i < sizeof nonsense / sizeof nonsense[0]; i++) {
+        tb__copy_set_register_min(0);
+        setenv("TENSORBUS_GPU_PIN_MIN", nonsense[i], 1);
+        CHECK_EQ(tb__copy_register_min(), TB__REGISTER_MIN_BYTES);
+    }
+    unsetenv("TENSORBUS_GPU_PIN_MIN");
+    tb__copy_set_register_min(0);
+    CHECK_EQ(tb__copy_register_min(), TB__REGISTER_MIN_BYTES);
 }
 
 /* Large pageable ranges that begin and end anywhere: only their whole pages are locked. */
@@ -531,6 +550,7 @@ int main(int argc, char **argv)
 {
     static const struct kit_test tests[] = {
         ANY(every_pair_of_memories, "devices=3;peer=0-2;no_vmm=1"),
+        ANY(the_environment_sets_the_threshold, ""),
         ANY(ranges_that_share_pages, NULL),
         ANY(default_streams_do_as_well, NULL),
         ANY(nothing_and_nowhere, NULL),
