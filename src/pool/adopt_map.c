@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "base/checked.h"
 #include "pool/adopt.h"
 
 /* One line of /proc/self/maps. */
@@ -41,7 +42,7 @@ static const char *what_is_wrong(const struct mapping *here, uint64_t at, const 
 tb_status tb__mapping_check(const void *data, uint64_t bytes, int borrow_fd, uint64_t offset)
 {
     uint64_t at = (uint64_t)(uintptr_t)data;
-    uint64_t end = at + bytes;
+    uint64_t end;
     struct stat file;
     FILE *maps = fopen("/proc/self/maps", "re");
     if (maps == NULL || fstat(borrow_fd, &file) != 0) {
@@ -54,8 +55,9 @@ tb_status tb__mapping_check(const void *data, uint64_t bytes, int borrow_fd, uin
     }
     char *line = NULL;
     size_t size = 0;
-    const char *wrong = NULL;
-    while (at < end && wrong == NULL && getline(&line, &size, maps) > 0) {
+    static const char *const too_little = "nothing is mapped there, or not so much";
+    const char *wrong = tb__add(at, bytes, &end) ? NULL : too_little; /* the user's address */
+    while (wrong == NULL && at < end && getline(&line, &size, maps) > 0) {
         struct mapping here;
         if (!read_line(line, &here) || here.end <= at) {
             continue;
@@ -70,7 +72,7 @@ tb_status tb__mapping_check(const void *data, uint64_t bytes, int borrow_fd, uin
     free(line);
     fclose(maps);
     if (wrong == NULL && at < end) {
-        wrong = "nothing is mapped there, or not so much";
+        wrong = too_little;
     }
     return wrong == NULL ? TB_OK
                          : TB__FAIL(TB_E_INVALID,

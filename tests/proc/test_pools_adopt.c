@@ -183,6 +183,7 @@ enum twist {
     READ_ONLY,
     OTHER_PART,
     MAPPED_IN_PART,
+    AT_THE_TOP,
     ON_A_GPU,
     FOR_FOREIGN_READERS,
     LOCKED,
@@ -219,6 +220,7 @@ static const struct {
     [READ_ONLY] = {TB_E_INVALID, "read-only there", "shared and writable"},
     [OTHER_PART] = {TB_E_INVALID, "another part", "leave data NULL"},
     [MAPPED_IN_PART] = {TB_E_INVALID, "nothing is mapped there, or not so much", "leave data NULL"},
+    [AT_THE_TOP] = {TB_E_INVALID, "nothing is mapped there, or not so much", "leave data NULL"},
     [ON_A_GPU] = {TB_E_MISMATCH, "is the host's", "leave the device TB_CPU"},
     [FOR_FOREIGN_READERS] = {TB_E_UNSUPPORTED, "foreign readers", "a pool's own memory"},
     [LOCKED] = {TB_E_UNSUPPORTED, "lock_memory", "mlock()"},
@@ -263,6 +265,9 @@ static void twist_mapping(enum twist twist, const struct memory *memory, tb_adop
         *other = mmap(NULL, FILE_BYTES, access, flags, memory->fd, 0);
     } else if (twist == OTHER_PART) {
         adoption->data = memory->base + OFFSET + 8;
+        return;
+    } else if (twist == AT_THE_TOP) { /* its end is not an address any more */
+        adoption->data = (void *)(UINTPTR_MAX - 4095);
         return;
     } else {
         return;
