@@ -9,7 +9,8 @@
  * read so, too.
  *
  * What keeps our own pools from harm is not there: a writer that cuts its file short while it is
- * read makes its readers fault, and one that frees a GPU's memory under a reader takes it away. */
+ * read makes its readers fault, as does one that announces bytes it never wrote when /dev/shm is
+ * full; and one that frees a GPU's memory under a reader takes it away. */
 #ifndef TENSORBUS_DORA_POOL_H
 #define TENSORBUS_DORA_POOL_H
 

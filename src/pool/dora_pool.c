@@ -23,6 +23,7 @@
 #define PREFIX "dora_pool_"
 #define NAME_MOST 255
 #define LOOK_NS INT64_C(1000000)
+#define HEAD_BYTES (TB__DORADMA_HEADER_BYTES + TB__DORADMA_JSON_MAX)
 
 struct tb_dora_pool {
     char name[NAME_MOST + 1];
@@ -49,6 +50,24 @@ static tb_status check_name(const char *name)
     return TB_OK;
 }
 
+/* The head is read, not mapped: a page that its maker has not written yet is not allocated by that
+ * (in a full /dev/shm the fault would kill us), nor is one missed that is cut off just now. */
+static tb_status check_head(tb_dora_pool *pool, const char *path)
+{
+    _Alignas(struct tb__doradma_header) uint8_t head[HEAD_BYTES] = {0};
+    ssize_t got;
+    do {
+        got = pread(pool->fd, head, sizeof head, 0);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        return TB__FAIL_ERRNO(TB_E_SYSTEM, "pool of dora's: reading `%s`", path);
+    }
+    if (memcmp(head, (uint8_t[8]){0}, 8) == 0) {
+        return TB__FAIL(TB_E_NOT_FOUND, "pool of dora's: `%s` is not filled yet", path);
+    }
+    return tb__doradma_check_any(head, pool->bytes, &pool->view);
+}
+
 static tb_status map_file(tb_dora_pool *pool)
 {
     char path[NAME_MOST + 16];
@@ -70,18 +89,14 @@ static tb_status map_file(tb_dora_pool *pool)
                         path, (long long)info.st_size);
     }
     pool->bytes = (uint64_t)info.st_size;
+    TB__TRY(check_head(pool, path));
     void *base = mmap(NULL, pool->bytes, PROT_READ, MAP_SHARED, pool->fd, 0);
     if (base == MAP_FAILED) {
         return TB__FAIL_ERRNO(TB_E_NOMEM, "pool of dora's: mapping `%s`", path);
     }
     pool->base = base;
     madvise(base, pool->bytes, MADV_DONTDUMP);
-    uint8_t magic[8];
-    memcpy(magic, base, sizeof magic);
-    if (memcmp(magic, (uint8_t[8]){0}, sizeof magic) == 0) {
-        return TB__FAIL(TB_E_NOT_FOUND, "pool of dora's: `%s` is not filled yet", path);
-    }
-    return tb__doradma_check_any(base, pool->bytes, &pool->view);
+    return TB_OK;
 }
 
 static void unmap_file(tb_dora_pool *pool)

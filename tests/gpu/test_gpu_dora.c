@@ -492,6 +492,7 @@ static void what_is_no_pool_of_dora_s_is_refused(void)
     tb_dora_pool *pool = NULL;
     tb_tensor tensor;
     uint64_t generation;
+    struct stat info;
     char path[96];
     name_file();
     file_path(path);
@@ -515,6 +516,9 @@ static void what_is_no_pool_of_dora_s_is_refused(void)
     CHECK_STATUS(tb_dora_pool_open(file_name, TB_CPU, &pool), TB_E_NOT_FOUND); /* empty */
     CHECK(ftruncate(fd, 4096) == 0);
     CHECK_STATUS(tb_dora_pool_open(file_name, TB_CPU, &pool), TB_E_NOT_FOUND); /* zeros */
+    /* A look allocates none of its maker's memory, which a full /dev/shm would not have. */
+    CHECK(fstat(fd, &info) == 0);
+    CHECK_EQ(info.st_blocks, 0);
     CHECK(write(fd, "DORADMB", 8) == 8);
     CHECK_STATUS(tb_dora_pool_open(file_name, TB_CPU, &pool), TB_E_CORRUPT);
     close(fd);
