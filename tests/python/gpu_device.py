@@ -74,9 +74,14 @@ def pinned(nbytes: int) -> tuple[int, int]:
 
 
 class Brake:
-    """Holds a stream up until off()."""
+    """Holds a stream up until off(). Until then nobody may wait for work on another stream that was
+    enqueued afterwards: the driver does not see what the wait is for, and may put both streams into
+    one queue of the device."""
+
+    on: set[Brake] = set()
 
     def __init__(self, number: int) -> None:
+        Brake.on.add(self)
         address, on_device = pinned(4096)
         self._word = ctypes.c_uint64.from_address(address)
         self._word.value = 0
@@ -85,6 +90,7 @@ class Brake:
 
     def off(self) -> None:
         self._word.value = 1
+        Brake.on.discard(self)
 
 
 def put(address: int, array: np.ndarray, number: int = 0) -> None:
@@ -119,6 +125,7 @@ class Memory:
     """A NumPy array's elements in a GPU's memory."""
 
     def __init__(self, array: np.ndarray, number: int = 0) -> None:
+        assert number != 0 or not Brake.on, "it is waited for: make it before the brake is on"
         self.address, self.array = _cut("device", array.nbytes), array
         put(self.address, array, number)
         if number == 0:

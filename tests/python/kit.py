@@ -29,7 +29,8 @@ def hear():
 """
 
 
-killed: list[int] = []  # processes of this test that ended by a signal: their sockets are left
+# Processes of this test that ended by a signal, or otherwise than they should: their sockets are left.
+killed: list[int] = []
 
 
 def descriptors() -> dict[str, str]:
@@ -103,6 +104,7 @@ class Script:
             env=os.environ | (env or {}),
         )
         self.pid = self.process.pid
+        self.wanted = 0  # exit status
 
     def __enter__(self) -> Script:
         return self
@@ -115,7 +117,7 @@ class Script:
     ) -> None:
         if self.process.poll() is None:
             self.kill()
-        if self.process.returncode < 0:
+        if self.process.returncode not in (0, self.wanted) or self.process.returncode < 0:
             killed.append(self.pid)
         self.process.communicate()
 
@@ -142,6 +144,7 @@ class Script:
     def end(self, status: int = 0) -> tuple[str, str]:
         """Wait for its end; what it has said since, and its standard error."""
         out, err = self.process.communicate(timeout=LIMIT_S)
+        self.wanted = status
         assert self.process.returncode == status, f"status {self.process.returncode}: {err}"
         return out, err
 

@@ -1,5 +1,7 @@
 """The interpreter's end with everything still open: goodbye to others, no crash, no word."""
 
+import contextlib
+import pathlib
 import subprocess
 import sys
 
@@ -112,3 +114,23 @@ def test_importing_twice_and_in_a_thread(directory: object) -> None:
         say("fine")
         """)
     assert (out, err) == ("fine\n", "")
+
+
+@pytest.mark.parametrize("act", ["end", "hear", "leave"])
+def test_what_a_script_leaves_that_ended_in_the_middle_is_swept(
+    act: str, directory: pathlib.Path
+) -> None:
+    """As one ends that is over its time: the `directory` fixture finds nothing afterwards."""
+    with contextlib.suppress(AssertionError), kit.Script(SCENE, """
+        say("open")
+        hear()
+        os._exit(1)
+        """) as script:
+        assert script.hear() == "open"
+        assert list(directory.glob("default/*.sock")), "there is something to sweep"
+        script.tell()
+        if act == "leave":
+            script.process.wait(kit.LIMIT_S)
+        else:
+            getattr(script, act)()
+            pytest.fail("it ended well")

@@ -87,10 +87,10 @@ def test_the_interfaces_stream_is_waited_for(ours: str) -> None:
 def test_a_source_is_kept_until_the_stream_has_passed() -> None:
     run("""
         mine = gpu.stream()
+        sources = [Exporter(Memory(A), "one"), A + 1, Exporter(Memory(A + 2), "two")]
         brake = Brake(mine)
-        pool.write(Exporter(Memory(A), "one"), stream=mine)
-        pool.write(A + 1, stream=mine)  # an array that nobody else keeps
-        pool.write(Exporter(Memory(A + 2), "two"), stream=mine)
+        while sources:
+            pool.write(sources.pop(0), stream=mine)  # nobody else keeps it
         assert deleted() == []
         brake.off()
         gpu.synchronize(mine)

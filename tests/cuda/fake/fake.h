@@ -4,8 +4,11 @@
  * "Device" memory lies in memfds; a device address is a reserved range that the CPU cannot touch,
  * and copies go through a second mapping of the same memory, so who confuses the two kinds of
  * pointers ends by SIGSEGV, as with a real device that has no such mapping. Streams are threads
- * that do what was enqueued in order, later: who reuses memory too early is seen. What the real
- * driver refuses is refused: a range that reaches beyond its allocation, a write through a
+ * that do what was enqueued in order, later: who reuses memory too early is seen. The first work of
+ * a default stream does not pass streams that wait for words in memory, not even non-blocking ones:
+ * the driver does not see what such a wait is for and may put both into one queue of the device.
+ * A real one (580, H200) was seen to hang so, while later work of a default stream did pass. What
+ * the real driver refuses is refused: a range that reaches beyond its allocation, a write through a
  * read-only mapping, a call without a context, after a fork, or in a broken context.
  *
  * Environment:
@@ -217,6 +220,7 @@ struct CUstream_st {
     pthread_cond_t wake; /* there is work */
     struct work *first, *last;
     uint64_t enqueued, done;
+    uint64_t waits; /* the ticket of its last wait for a word */
     struct CUstream_st *next;
 };
 

@@ -139,26 +139,30 @@ struct CUstream_st *stream_of(tb__stream handle, int *error)
     return *place;
 }
 
-static void work_after(struct work *work, struct CUstream_st *stream)
+static void work_after(struct work *work, struct CUstream_st *stream, uint64_t ticket)
 {
-    if (stream->done < stream->enqueued && work->after_count < 64) {
+    if (stream->done < ticket && work->after_count < 64) {
         work->after[work->after_count] = stream;
-        work->after_ticket[work->after_count++] = stream->enqueued;
+        work->after_ticket[work->after_count++] = ticket;
     }
 }
 
-/* The context's default stream waits for all others that did not opt out, and they for it. */
+/* The context's default stream waits for all others that did not opt out, and they for it. Its
+ * first work also waits where those that did wait for words: see fake.h. */
 static void order_by_default(struct CUstream_st *stream, struct work *work)
 {
     struct CUstream_st *legacy = stream->context->legacy;
     if (stream == legacy) {
         for (struct CUstream_st *other = streams; other != NULL; other = other->next) {
-            if (other != stream && other->context == stream->context && !other->non_blocking) {
-                work_after(work, other);
+            if (other != stream && other->context == stream->context) {
+                work_after(work, other,
+                           !other->non_blocking    ? other->enqueued
+                           : legacy->enqueued == 0 ? other->waits
+                                                   : 0);
             }
         }
     } else if (legacy != NULL && !stream->non_blocking) {
-        work_after(work, legacy);
+        work_after(work, legacy, legacy->enqueued);
     }
 }
 
@@ -343,6 +347,7 @@ static int word_enqueue(struct CUstream_st *stream, uint64_t address, uint64_t v
     work->args[0] = (uint64_t)(uintptr_t)word;
     work->args[1] = value;
     stream_enqueue(stream, work);
+    stream->waits = writing ? stream->waits : stream->enqueued;
     return 0;
 }
 
