@@ -110,12 +110,24 @@ program "$BUILD/tests/gpu_test_slow" <<'END'
 echo "ok one"
 sleep 60
 END
+program "$BUILD/tests/gpu_test_without" <<'END'
+echo "ok one (skipped: one GPU only)"
+echo "ok two (1 ms)"
+echo "2 passed, 0 failed"
+END
+program "$BUILD/tests/gpu_test_skipped" <<'END'
+echo "ok one (skipped: one GPU only)"
+echo "1 passed, 0 failed"
+END
+program "$BUILD/tests/gpu_test_died" <<'END'
+echo "ok one"
+END
 program "$BUILD/tests/gpu_test_gpu_driver" <<'END'
 echo "1 passed, 0 failed"
 END
 program "$work/bin/compute-sanitizer" <<'END'
 tool=$2
-echo "$*" >>"$LOGS/called"
+echo "$* under $TB_TEST_TOOL" >>"$LOGS/called"
 echo "========= COMPUTE-SANITIZER"
 program=${@: -1}
 case $program in
@@ -128,6 +140,7 @@ esac
 "$program"
 status=$?
 case $tool.$program in
+*_without | *_died) echo "========= Error: Target application terminated before first instrumented API call" && status=1 ;;
 memcheck.*_faulty) echo "========= ERROR SUMMARY: 2 errors" && echo "========= ERROR SUMMARY: 1 error" ;;
 racecheck.*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
 *) echo "========= ERROR SUMMARY: 0 errors" ;;
@@ -141,6 +154,10 @@ check "clean" 'initcheck gpu_test_faulty +ok +[0-9]+ s  clean' "$work/sanitizer.
 check "clean of races" 'racecheck gpu_test_good +ok +[0-9]+ s  clean, 1 passed, 0 failed, 1 skipped' "$work/sanitizer.txt"
 check "not finished" 'memcheck gpu_test_slow +unfinished +[0-9]+ s  no error, 1 passed until then' "$work/sanitizer.txt"
 check "an error before it was ended" 'initcheck gpu_test_slow +FAILED +[0-9]+ s  1 errors.*not finished' "$work/sanitizer.txt"
+check "no call of the driver" 'memcheck gpu_test_without +ok +[0-9]+ s  nothing to check: 1 passed, 0 failed, 1 skipped' "$work/sanitizer.txt"
+check "nothing was run" 'memcheck gpu_test_skipped +ok +[0-9]+ s  nothing to check: 0 passed, 0 failed, 1 skipped' "$work/sanitizer.txt"
+check "a program that breaks off" 'memcheck gpu_test_died +unfinished +[0-9]+ s  the tool gave no summary' "$work/sanitizer.txt"
+check "the tests hear of the tool" 'racecheck .* under racecheck$' "$work/logs/called"
 check "calls that fail on purpose are no errors" 'memcheck.*report-api-errors no' "$work/logs/called"
 unset SANITIZER_PROGRAM_S JOBS
 export SANITIZER_S=1

@@ -45,6 +45,22 @@ static inline const struct tb__gpu *gpu_need(void)
     return gpu;
 }
 
+/* Under a tool of compute-sanitizer (any if NULL), which scripts/gpu.sh names in TB_TEST_TOOL: the
+ * test ends here, since the tool does not let the driver do what it is about. */
+static inline void gpu_skip_under(const char *tool, const char *why)
+{
+    const char *running = getenv("TB_TEST_TOOL");
+    if (running != NULL && (tool == NULL || strcmp(running, tool) == 0)) {
+        harness_skip(why);
+    }
+}
+
+/* For tests that read what another process wrote into memory shared by a legacy IPC handle. */
+static inline void gpu_skip_foreign_reads(void)
+{
+    gpu_skip_under("initcheck", "initcheck sees the writes of one process only");
+}
+
 static inline tb_cuda_stream gpu_stream(void)
 {
     tb__stream stream;

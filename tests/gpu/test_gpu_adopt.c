@@ -210,6 +210,9 @@ static void adopt_and_read(enum source source)
     struct child reader;
     struct owner owner;
     tb_loan *loan;
+    if (source == PLAIN) {
+        gpu_skip_foreign_reads();
+    }
     owner_begin(&owner, &reader);
     if (source == VIRTUAL && !owner.gpu->vmm) {
         harness_skip("no virtual memory");
@@ -287,6 +290,7 @@ static void a_reader_s_death_gives_plain_memory_back(void)
 {
     struct child reader;
     struct owner owner;
+    gpu_skip_foreign_reads();
     owner_begin(&owner, &reader);
     struct theirs theirs = theirs_make(PLAIN, owner.gpu);
     tb_adoption adoption = adoption_of(theirs.address, &owner.releases);

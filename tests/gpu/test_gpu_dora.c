@@ -121,6 +121,7 @@ static void doras_reader_opens_a_pool_of_ours(void)
     tb_loan *loan;
     tb_frame *frame;
     struct gpu_brake brake;
+    gpu_skip_foreign_reads();
     name_file();
     child_start(&reader, "dora", doras_reader, NULL);
     child_await(&reader, "begun");
@@ -194,6 +195,7 @@ static void tb_register_exports_gpu_pools(void)
     char id[TB_POOL_ID_SIZE];
     uint64_t memory;
     tb_frame *frame;
+    gpu_skip_foreign_reads();
     name_file();
     child_start(&reader, "dora", doras_reader, NULL);
     child_await(&reader, "begun");
@@ -347,6 +349,7 @@ static void a_gpu_pool_of_dora_s_is_read_in_place(void)
     tb_dora_pool *pool;
     tb_tensor tensor;
     uint64_t generation = 0;
+    gpu_skip_foreign_reads();
     name_file();
     gpu_machine("devices=2;peer=0-1");
     child_start(&node, "node", doras_node, NULL);

@@ -48,6 +48,7 @@ static void an_ordered_node_gets_a_pending_frame_at_once(void)
 {
     struct child child;
     struct gpu_seen seen;
+    gpu_need_brake();
     child_start(&child, "source", source, (void *)(uintptr_t) "out=sink/in");
     gpu_begin();
     tb_node *node = open_node("sink", "in=source/out", "");
@@ -80,6 +81,7 @@ static void an_ordered_node_gets_a_pending_frame_at_once(void)
 static void a_plain_node_gets_complete_frames(void)
 {
     struct child child;
+    gpu_need_brake();
     child_start(&child, "source", source, (void *)(uintptr_t) "out=sink/in");
     gpu_begin();
     tb_node *node = open_node("sink", "in=source/out", "");
@@ -118,6 +120,7 @@ static void forwarder(void *argument)
 static void a_pending_frame_is_forwarded(void)
 {
     struct child children[2];
+    gpu_need_brake();
     child_start(&children[0], "source", source, (void *)(uintptr_t) "out=middle/in");
     child_start(&children[1], "middle", forwarder, NULL);
     gpu_begin();
@@ -165,6 +168,7 @@ static void source_dies(int ordered)
     tb_event *event;
     unsigned whole = 0;
     unsigned broken = 0;
+    gpu_need_brake();
     child_start(&child, "source", doomed_source, NULL);
     gpu_begin();
     tb_node *node = open_node("sink", "in=source/out;queue=8", "");
