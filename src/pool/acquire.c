@@ -13,6 +13,12 @@
 #define CLAIM_PATIENCE_NS INT64_C(20000000)
 #define STREAM_PAUSE_NS 30000
 
+/* A reader that orders itself on a GPU is given frames that are not finished, one soon after the
+ * other, and is woken before one is there. */
+#define RUNG_SPIN_NS INT64_C(20000)  /* after it was rung: the publisher is busy with the driver */
+#define BRISK_SPIN_NS INT64_C(10000) /* before it sleeps: about what sleeping and waking costs */
+#define BRISK_MOST 3
+
 /* ---- frames of a reader ---- */
 
 tb_frame *tb__frame_reserve(tb_reader *reader)
@@ -238,7 +244,8 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
     return 0;
 }
 
-static void sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
+/* Returns whether somebody has rung for this reader, or may have. */
+static int sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
 {
     struct tb__page_shm *page = reader->page.shm;
     uint32_t seen = tb__bus_bell(reader->bus);
@@ -250,6 +257,30 @@ static void sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
         struct tb__life_watch watch = {&page->owner_life, life};
         tb__a64_add_relaxed(&page->waits, 1);
         tb__bus_sleep(reader->bus, seen, &watch, 1, deadline_ns);
+    }
+    return (tb__a32_load_relaxed(&page->armed) & TB__ARMED_SLEEP) == 0;
+}
+
+/* How long to look for a frame before the first sleep. */
+static int64_t first_spin_ns(const tb_reader *reader)
+{
+    int64_t brisk_ns =
+        reader->gates != NULL && tb__a32_load_relaxed(&reader->brisk) > 0 ? BRISK_SPIN_NS : 0;
+    return reader->spin_ns > brisk_ns ? reader->spin_ns : brisk_ns;
+}
+
+/* Learn from a frame that was waited for: came it so soon that looking for it was, or would have
+ * been, cheaper than sleeping? A few that come late, as between bursts, are forgiven. The stamp is
+ * the owner's; a wrong one costs such a look. */
+static void learn_pace(tb_reader *reader, const tb_frame *frame, int64_t begun_ns)
+{
+    uint32_t brisk = tb__a32_load_relaxed(&reader->brisk);
+    const struct tb__record_shm *record = &reader->segment.records[frame->slot];
+    int soon = (int64_t)tb__a64_load_relaxed(&record->stamp_ns) < begun_ns + BRISK_SPIN_NS;
+    if (soon && brisk < BRISK_MOST) {
+        tb__a32_store_relaxed(&reader->brisk, brisk + 1);
+    } else if (!soon && brisk > 0) {
+        tb__a32_store_relaxed(&reader->brisk, brisk - 1);
     }
 }
 
@@ -317,14 +348,16 @@ static tb_status try_until_free(tb_reader *reader, int newest, int64_t deadline_
 static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns, tb_frame **out)
 {
     int64_t deadline = tb__deadline_ns(timeout_ns);
-    int64_t spin_end = reader->spin_ns > 0 ? tb__now_ns() + reader->spin_ns : 0;
+    int64_t spin_ns = first_spin_ns(reader);
+    int64_t begun_ns = spin_ns > 0 || reader->gates != NULL ? tb__now_ns() : 0;
+    int64_t spin_end = spin_ns > 0 ? begun_ns + spin_ns : 0;
     for (;;) {
         if (spin_end != 0) {
             if (!spin_until(reader, spin_end < deadline ? spin_end : deadline)) {
                 spin_end = 0;
             }
-        } else {
-            sleep_for_news(reader, newest, deadline);
+        } else if (sleep_for_news(reader, newest, deadline) && reader->gates != NULL) {
+            spin_end = tb__now_ns() + RUNG_SPIN_NS;
         }
         tb_status status =
             is_freed(reader) ? tb__reader_fail(reader, TB_E_FREED) : try_take(reader, newest, out);
@@ -333,6 +366,9 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
         }
         if (status == TB_AGAIN) {
             status = poll_again(reader, newest, out);
+        }
+        if (status == TB_OK && reader->gates != NULL) {
+            learn_pace(reader, *out, begun_ns);
         }
         if (status != TB_AGAIN || tb__left_ns(deadline) == 0) {
             return status;

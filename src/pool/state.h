@@ -168,6 +168,7 @@ struct tb_reader {
     uint32_t ack;
     uint32_t no_prefault;
     int64_t spin_ns;
+    struct tb__a32 brisk;            /* 0 to 3: how often frames came soon, of late; acquire.c */
     struct tb__a64 gone_since_ns;    /* when the owner was first seen dead */
     struct tb__a64 trouble;          /* its kind, that was told the owner last; 0: none */
     _Atomic int poke_fd;             /* its end of a wake-up socket, or -1 */
@@ -254,8 +255,9 @@ static inline void tb__pages_leave(tb_pool *pool)
     atomic_fetch_sub_explicit(&pool->scans, 1, memory_order_release);
 }
 
-/* wake.c: ring a reader that armed itself. Returns wake-ups made by system call. */
-uint32_t tb__wake_armed(const struct tb__page_ref *ref);
+/* wake.c: ring a reader that armed itself for one of these kinds of wake-up, TB__ARMED_*. Returns
+ * wake-ups made by system call. */
+uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds);
 void tb__wake_all(tb_pool *pool);
 void tb__wake_cpu_readers(
     tb_pool *pool); /* those that order themselves on a GPU were woken before */

@@ -3,10 +3,10 @@
 
 #include "pool/state.h"
 
-uint32_t tb__wake_armed(const struct tb__page_ref *ref)
+uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds)
 {
     /* Taking the flag down makes one ring of one sleep. */
-    uint32_t armed = tb__a32_exchange(&ref->shm->armed, 0);
+    uint32_t armed = atomic_fetch_and(&ref->shm->armed.value, ~kinds) & kinds;
     uint32_t calls = 0;
     if (armed & TB__ARMED_SLEEP) {
         calls += (uint32_t)tb__lifeline_ring(ref->who->line);
@@ -32,7 +32,7 @@ static void wake(tb_pool *pool, int gated)
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0) &&
             (gated || set->refs[i].who->gates == NULL)) {
-            calls += tb__wake_armed(&set->refs[i]);
+            calls += tb__wake_armed(&set->refs[i], TB__ARMED_SLEEP | TB__ARMED_POKE);
         }
     }
     tb__pages_leave(pool);

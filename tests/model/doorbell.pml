@@ -1,9 +1,9 @@
 /* Sleeping and waking: no wake-up may be missed.
  *
  * Default: two threads of a reader sleep until the owner publishes; -DDEATH: the owner may die at any
- * step. -DWAIT_SLOT: two threads of an owner sleep until a slot is free; what frees it is a reader's
- * release, its failed attempt to lease, its cursor, its joining, with -DDEATH its death, with -DSTREAM
- * a stream that clears an entry and cannot ring.
+ * step; -DEARLY: the owner may ring before it publishes, too. -DWAIT_SLOT: two threads of an owner sleep
+ * until a slot is free; what frees it is a reader's release, its failed attempt to lease, its cursor, its
+ * joining, with -DDEATH its death, with -DSTREAM a stream that clears an entry and cannot ring.
  *
  * Nobody sleeps with a time limit here (except where a stream releases): whoever misses a wake-up
  * sleeps for ever, and spin reports that as an invalid end state. A store that no full fence follows
@@ -98,6 +98,12 @@ active proctype Owner()
     {
         do
         :: late_head < FRAMES ->
+#ifdef EARLY
+            if /* without a fence: as far as the owner happens to see */
+            :: linked -> ring_if(armed, 1)
+            :: skip
+            fi;
+#endif
             late_head++;
 #ifdef NO_FENCE_BEFORE_LIST
             seen = linked;
@@ -109,7 +115,9 @@ active proctype Owner()
             seen = linked;
 #endif
             if
+#ifndef NO_SECOND_RING
             :: seen -> ring_if(armed, head == late_head)
+#endif
             :: else
             fi
         :: else -> break

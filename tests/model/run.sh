@@ -208,6 +208,7 @@ ok "order: copy without a lease" order.pml -DRAW
 
 ok "doorbell: the owner publishes" doorbell.pml
 ok "doorbell: the owner publishes or dies" doorbell.pml -DDEATH
+ok "doorbell: the owner rings before it publishes, too, or dies" doorbell.pml -DEARLY -DDEATH
 ok "doorbell: two threads wait for a slot" doorbell.pml -DWAIT_SLOT
 ok "doorbell: a thread waits for a slot, readers die" doorbell.pml -DWAIT_SLOT -DDEATH -DONE_THREAD
 ok "doorbell: a thread waits, another gives up" doorbell.pml -DWAIT_SLOT -DTHIRD -DONE_THREAD
@@ -324,6 +325,7 @@ caught "publish: without clearing before ringing" stuck doorbell.pml -DNO_CLEAR_
 caught "publish: without a ring for deaths" stuck doorbell.pml -DNO_DEATH_RING -DDEATH
 caught "publish: without the news before the bell" stuck doorbell.pml -DNO_NEWS_FIRST -DDEATH
 caught "publish: without asking for the end before the look" lost doorbell.pml -DNO_CLOSED_FIRST -DDEATH
+caught "publish: without a ring behind an early one" stuck doorbell.pml -DNO_SECOND_RING -DEARLY
 caught "slot: without a full fence after release" stuck doorbell.pml -DNO_RELEASE_FENCE $slot
 caught "slot: without a full fence after raising the cursor" stuck doorbell.pml -DNO_TAKE_FENCE $slot
 caught "slot: without a full fence after the waiting flags" stuck doorbell.pml -DNO_WAIT_FENCE $slot
