@@ -8,14 +8,20 @@ Needs PyTorch, a GPU and the package. Prints medians in microseconds:
     ours_us 41.2
     torch_us 812.0
     torch_simple_queue_us 655.0
+    torch_reused_us 640.0
     ours_spin_us 30.4
 
 A frame's time goes from just before the hand-over (publish() of a filled loan; put() of a filled
 tensor, a new one each time) to just after the other process has read one element of it, which waits
 for the GPU. Both sides have filled their tensor and waited for that before. Blocks of frames by
-each way alternate. torch_us is by torch.multiprocessing.Queue; the lines after it are there for
-comparison: its SimpleQueue, and a reader of ours that looks for the next frame for 500 us before it
-sleeps, as no queue can.
+each way alternate. torch_us is by torch.multiprocessing.Queue, the next by its SimpleQueue, and
+torch_reused_us by that with three tensors that are handed over again and again, as its documentation
+advises: the fastest of them is what we are compared with. ours_spin_us is there to look at: by a
+reader that looks for the next frame for 500 us before it sleeps.
+
+The consumer works on one stream, whose number it has looked up once: it takes frames by
+torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
+PyTorch would look its current stream up for each.
 
 --profile (or TENSORBUS_TORCH_PROFILE=file, which takes it) prints after them where that time goes,
 from blocks of its own: what each step on the way took, and what single calls take that nothing else
@@ -46,7 +52,8 @@ CALLS = 200  # of one kind, for the profile
 SPIN_US = 500
 BUDGET_S = 30.0  # when it is over no further block is begun
 PATIENCE_S = 20.0  # for one frame
-WAYS = ("ours", "torch", "torch_simple_queue", "ours_spin")
+WAYS = ("ours", "torch", "torch_simple_queue", "torch_reused", "ours_spin")
+REUSED = 3  # tensors
 STEPS = ("taken", "tensor", "part", "read")  # of the consumer
 
 now = time.monotonic_ns
@@ -65,35 +72,55 @@ def consume(link: Connection, queues: dict[str, Any], device: str) -> None:
         way: tb.Reader(f"producer/{way}", stream_ordered=True, start="next", spin_us=spin_us)
         for way, spin_us in (("ours", 0), ("ours_spin", SPIN_US))
     }
+    asked: dict[str, Any] = {"max_version": (1, 0)}
+    if device != "cpu":
+        asked["stream"] = stream_number(torch.cuda.current_stream())
     link.send("ready")
     while True:
         way, frames = link.recv()
         if way is None:
             break
         for _ in range(frames):
-            link.send(take(readers[way] if way in readers else queues[way], way in readers, torch))
+            if way in readers:
+                link.send(take_ours(readers[way], asked, torch.from_dlpack))
+            else:
+                link.send(take_theirs(queues[way]))
     for reader in readers.values():
         reader.close()
 
 
-def take(source: Any, ours: bool, torch: Any) -> tuple[list[int], float]:
-    """The next frame of a reader or queue: when each step was done, and the element."""
-    if ours:
-        frame = source.next(PATIENCE_S)
-        taken = now()
-        tensor = torch.from_dlpack(frame)
-        opened = now()
-    else:
-        frame = tensor = source.get()
-        taken = opened = now()
+def stream_number(stream: Any) -> int:
+    """Of a torch.cuda.Stream, as DLPack has it."""
+    return stream.cuda_stream or 1  # the default stream
+
+
+def take_ours(
+    reader: Any, asked: dict[str, Any], from_dlpack: Callable[[Any], Any]
+) -> tuple[list[int], float]:
+    """The next frame of a reader: when each step was done, and the element."""
+    frame = reader.next(PATIENCE_S)
+    taken = now()
+    tensor = from_dlpack(frame.__dlpack__(**asked))
+    opened = now()
     part = tensor[ELEMENTS // 2]
     chosen = now()
     value = part.item()
     end = now()
     del tensor, part
-    if ours:
-        frame.release()
+    frame.release()
     return [taken, opened, chosen, end], value
+
+
+def take_theirs(queue: Any) -> tuple[list[int], float]:
+    """The same of a queue."""
+    tensor = queue.get()
+    taken = now()
+    part = tensor[ELEMENTS // 2]
+    chosen = now()
+    value = part.item()
+    end = now()
+    del tensor, part
+    return [taken, taken, chosen, end], value
 
 
 class Producer:
@@ -110,6 +137,7 @@ class Producer:
             for way in WAYS
             if way.startswith("ours")
         }
+        self.reused = [torch.empty(ELEMENTS, device=device) for _ in range(REUSED)]
         self.number = 0
         self.steps: dict[
             str, list[list[float]]
@@ -133,8 +161,12 @@ class Producer:
         loan.publish(stream=stream)
         return begin_ns, now()
 
-    def theirs(self, queue: Any) -> tuple[int, int, Any]:
-        tensor = self.torch.full((ELEMENTS,), float(self.number), device=self.device)
+    def theirs(self, way: str) -> tuple[int, int, Any]:
+        queue = self.queues[way]
+        if way == "torch_reused":
+            tensor = self.reused[self.number % REUSED].fill_(self.number)
+        else:
+            tensor = self.torch.full((ELEMENTS,), float(self.number), device=self.device)
         self.synchronize()
         begin_ns = now()
         queue.put(tensor)
@@ -150,7 +182,7 @@ class Producer:
             if way in self.pools:
                 begin_ns, given_ns = self.ours(self.pools[way])
             else:
-                begin_ns, given_ns, kept = self.theirs(self.queues[way])
+                begin_ns, given_ns, kept = self.theirs(way)
             times, value = self.answer()
             del kept
             if value != self.number:
@@ -222,7 +254,7 @@ def profile_calls(producer: Producer) -> list[str]:
     )
     local = torch.zeros(16, device=producer.device)
     version = (1, 0)
-    number = None if stream is None else stream.cuda_stream or 1
+    number = None if stream is None else stream_number(stream)
 
     def filled() -> Any:
         producer.synchronize()
@@ -306,7 +338,11 @@ def main() -> int:
             print("gpu_torch: PyTorch finds no GPU", file=sys.stderr)
             return 1
         spawn = mp.get_context("spawn")
-        queues = {"torch": spawn.Queue(), "torch_simple_queue": spawn.SimpleQueue()}
+        queues = {
+            "torch": spawn.Queue(),
+            "torch_simple_queue": spawn.SimpleQueue(),
+            "torch_reused": spawn.SimpleQueue(),
+        }
         here, there = spawn.Pipe()
         child = spawn.Process(target=consume, args=(there, queues, arguments.device), daemon=True)
         child.start()

@@ -19,9 +19,9 @@ extern const struct tb__bench_group tb__group_example;   /* rows_example.c */
 extern const struct tb__bench_group tb__group_gpu_copy;     /* rows_gpu_copy.c */
 extern const struct tb__bench_group tb__group_gpu_rule;     /* rows_gpu_copy.c */
 extern const struct tb__bench_group tb__group_gpu_pin;      /* rows_gpu_pin.c */
-extern const struct tb__bench_group tb__group_gpu_handover; /* rows_gpu_order.c */
-extern const struct tb__bench_group tb__group_gpu_order;
-extern const struct tb__bench_group tb__group_gpu_import; /* rows_gpu_import.c */
-extern const struct tb__bench_group tb__group_gpu_torch;  /* rows_gpu_torch.c */
+extern const struct tb__bench_group tb__group_gpu_handover; /* rows_gpu_handover.c */
+extern const struct tb__bench_group tb__group_gpu_order;    /* rows_gpu_order.c */
+extern const struct tb__bench_group tb__group_gpu_import;   /* rows_gpu_import.c */
+extern const struct tb__bench_group tb__group_gpu_torch;    /* rows_gpu_torch.c */
 
 #endif

@@ -11,13 +11,25 @@
 
 static const struct tb__bench_text text = {
     "two Python processes: one hands a CUDA tensor of 64 MiB over for each frame, through a queue "
-    "of torch.multiprocessing (a new tensor each time, as it must be), or as a frame of a pool; "
-    "the "
-    "other takes it and reads one element",
+    "of torch.multiprocessing, or as a frame of a pool; the other takes it and reads one element",
     "from just before the hand-over to just after the element was read",
-    "torch.multiprocessing, in the same run and the same interpreter",
+    "torch.multiprocessing, in the same run and the same interpreter: the fastest of its Queue, "
+    "its "
+    "SimpleQueue, and that with tensors that are used again",
 };
 static const struct tb__bench_row rows[] = {{"gpu/torch/p50", "us", &text}};
+
+/* A line of the script's, such as "torch_simple_queue_us 655.0". */
+static void look_at_theirs(const char *line, double *theirs, char fastest[32])
+{
+    char way[32];
+    double us;
+    if (sscanf(line, "%31s %lf", way, &us) == 2 && strncmp(way, "torch", 5) == 0 &&
+        !(us >= *theirs)) {
+        *theirs = us;
+        memcpy(fastest, way, sizeof way);
+    }
+}
 
 static tb_status torch_run(struct tb__bench *bench)
 {
@@ -27,12 +39,13 @@ static tb_status torch_run(struct tb__bench *bench)
     char line[400] = "";
     double ours = NAN;
     double theirs = NAN;
+    char fastest[32] = "";
     snprintf(command, sizeof command, "%s %s 2>/dev/null", python != NULL ? python : "python3",
              script != NULL ? script : "bench/gpu_torch.py");
     FILE *output = popen(command, "re");
     while (output != NULL && fgets(line, sizeof line, output) != NULL) {
         sscanf(line, "ours_us %lf", &ours);
-        sscanf(line, "torch_us %lf", &theirs);
+        look_at_theirs(line, &theirs, fastest);
     }
     int status = output != NULL ? pclose(output) : -1;
     if (status != 0 || isnan(ours) || isnan(theirs)) {
@@ -45,7 +58,7 @@ static tb_status torch_run(struct tb__bench *bench)
     struct tb__figure figure;
     tb__figure_of(&ours, 1, &figure);
     tb__bench_report(bench, rows[0].name, &figure, theirs,
-                     "medians; baseline torch.multiprocessing");
+                     "medians; the fastest of torch.multiprocessing was %s", fastest);
     return TB_OK;
 }
 
