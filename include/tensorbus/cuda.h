@@ -58,8 +58,8 @@ TB_API TB_MUST_USE tb_status tb_pool_write_on(tb_pool *pool, const tb_tensor *te
 
 /** Make a stream wait until the frame is complete. Nothing is enqueued when it is already.
  *  Owner:   the frame stays the caller's.
- *  Returns: TB_OK, TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver), TB_E_INVALID (NULL),
- *           TB_E_FORKED.
+ *  Returns: TB_OK, TB_AGAIN (a wait that was interrupted: tb_set_interrupt()), TB_E_UNSUPPORTED (no
+ *           CUDA), TB_E_SYSTEM (the driver), TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: one frame belongs to one thread at a time.   Waits: never; for the GPU where the
  *           device's streams cannot.   Source: src/pool/gate.c */
 TB_API TB_MUST_USE tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream stream);

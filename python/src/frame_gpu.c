@@ -120,14 +120,22 @@ PyObject *py_gpu_copy(struct py_lease *lease)
 
 int py_gpu_wait(struct py_lease **lease, tb_cuda_stream stream)
 {
-    struct py_lease *used = py_lease_on(*lease, stream);
-    if (used == NULL) {
-        return -1;
-    }
     struct py_lease *former = *lease;
-    *lease = used;
+    py_lease_ref(former); /* while the GIL is released */
+    struct py_lease *used = py_lease_on(former, stream);
+    int failed = used == NULL;
+    if (!failed && *lease == NULL) {
+        py_fail(former->bus->state, TB_E_INVALID,
+                "this frame was released by another thread while the GPU was waited for");
+        py_lease_unref(used);
+        failed = 1;
+    } else if (!failed) {
+        struct py_lease *before = *lease; /* by another thread's stream, perhaps */
+        *lease = used;
+        py_lease_unref(before);
+    }
     py_lease_unref(former);
-    return 0;
+    return failed ? -1 : 0;
 }
 
 static PyObject *copy_capsule(struct py_lease *lease, int versioned)

@@ -5,6 +5,7 @@
 
 #include "errors.h"
 #include "guard.h"
+#include "wait.h"
 
 struct py_lease *py_lease_new(struct py_bus *bus, PyObject *keep, void (*gone)(PyObject *keep),
                               tb_frame *take_frame)
@@ -96,6 +97,47 @@ static struct py_lease *hold_again(struct py_lease *lease)
     return made;
 }
 
+/* The GPU is at work on the frame: the stream waits for that, and where it cannot this thread does,
+ * without the GIL. Threads that come with another stream meanwhile see a view in this one's order,
+ * and hold the frame once more. */
+static int wait_on(struct py_lease *lease, tb_cuda_stream stream)
+{
+    struct py_wait wait;
+    tb_cuda_stream former = lease->stream;
+    int had_stream = lease->on_stream;
+    lease->stream = stream;
+    lease->on_stream = 1;
+    lease->views++;
+    py_wait_begin(&wait, lease->bus);
+    tb_status status = tb_frame_wait_on(lease->frame, stream);
+    int interrupted = py_wait_end(&wait) != 0;
+    lease->views--;
+    if (status != TB_OK && lease->views == 0) {
+        lease->stream = former;
+        lease->on_stream = had_stream;
+    }
+    if (status != TB_OK && !interrupted) {
+        py_raise(lease->bus->state, status);
+    }
+    return status == TB_OK && !interrupted ? 0 : -1;
+}
+
+/* With a look first: mostly the frame is complete, and nothing can block. */
+static int order(struct py_lease *lease, tb_cuda_stream stream)
+{
+    tb_status status = tb_frame_poll(lease->frame);
+    if (status == TB_AGAIN) {
+        return wait_on(lease, stream);
+    }
+    if (status != TB_OK && status != TB_E_INCOMPLETE) { /* incomplete: told when it is released */
+        py_raise(lease->bus->state, status);
+        return -1;
+    }
+    lease->stream = stream;
+    lease->on_stream = 1;
+    return 0;
+}
+
 struct py_lease *py_lease_on(struct py_lease *lease, tb_cuda_stream stream)
 {
     int other = lease->on_stream && lease->views > 0 && lease->stream != stream;
@@ -106,14 +148,10 @@ struct py_lease *py_lease_on(struct py_lease *lease, tb_cuda_stream stream)
     if (!other) {
         py_lease_ref(lease);
     }
-    tb_status status = tb_frame_wait_on(used->frame, stream);
-    if (status != TB_OK) {
-        py_raise(lease->bus->state, status);
+    if (order(used, stream) != 0) {
         py_lease_unref(used);
         return NULL;
     }
-    used->stream = stream;
-    used->on_stream = 1;
     return used;
 }
 

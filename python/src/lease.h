@@ -33,7 +33,8 @@ tb_status py_lease_unref(struct py_lease *lease);
 
 /* A use of the frame on a stream: the stream waits for it, and it is given back in the stream's
  * order. That is this lease, or another of the same frame when a view of this one is in the order
- * of another stream. A new user of the lease; NULL with an exception set. */
+ * of another stream. A new user of the lease; NULL with an exception set. The GIL may be released
+ * meanwhile. */
 struct py_lease *py_lease_on(struct py_lease *lease, tb_cuda_stream stream);
 
 /* A view of the memory comes, and goes: counted for the bus, and guarded. A view is a user too. */

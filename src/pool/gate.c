@@ -8,6 +8,7 @@
 #include <tensorbus/cuda.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/slack.h"
 #include "cuda/order.h"
@@ -168,8 +169,8 @@ static tb_status wait_by_cpu(tb_frame *frame)
         if (owner_is_dying(reader)) {
             tb__gates_give_up(reader);
         }
-        nanosleep(&pause, NULL);
-        status = tb__bus_check(reader->bus);
+        tb__interrupt_ask(nanosleep(&pause, NULL) != 0);
+        status = tb__interrupted() ? TB_AGAIN : tb__bus_check(reader->bus);
     }
     tb__slack_end(slack);
     return status;

@@ -194,6 +194,95 @@ def test_minus_one_and_wait_leave_the_order_to_the_consumer() -> None:
         """)
 
 
+# As on a GPU whose streams cannot wait for words: the thread waits in their place.
+BY_CPU = """
+import os, signal, threading
+os.environ["TENSORBUS_GPU_ORDER"] = "cpu"
+"""
+
+
+@needs_gpu
+def test_a_thread_that_waits_for_the_gpu_lets_others_run() -> None:
+    gpu_kit.run(BY_CPU, gpu_kit.SCENE, PENDING, """
+        threading.Timer(0.1, brake.off).start()
+        taken = take(frame, mine)
+        assert frame.poll() is True
+        assert (gpu.get(taken.tensor.data, A, mine) == A).all()
+        taken.close()
+        """)
+
+
+@needs_gpu
+def test_threads_that_wait_for_different_streams_come_back_with_both() -> None:
+    gpu_kit.run(BY_CPU, gpu_kit.SCENE, PENDING, """
+        del frame
+        reader = tb.Reader("camera/front", stream_ordered=True, max_leases=2)
+        frame, streams, taken = reader.next(5), [gpu.stream(), gpu.stream()], {}
+        def wait(stream):
+            taken[stream] = take(frame, stream)
+        threads = [threading.Thread(target=wait, args=(stream,)) for stream in streams]
+        for thread in threads:
+            thread.start()
+        soon(lambda: reader.stats().held == 2)
+        assert not taken
+        brake.off()
+        for thread in threads:
+            thread.join()
+        frame.release()
+        brakes = [Brake(stream) for stream in streams]
+        for stream in streams:
+            taken[stream].close()
+        assert reader.stats().held == 2
+        for stream, other in zip(streams, brakes, strict=True):
+            assert reader.stats().held >= 1, "a stream still reads"
+            other.off()
+            gpu.synchronize(stream)
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_a_signal_ends_the_wait_for_the_gpu() -> None:
+    gpu_kit.run(BY_CPU, gpu_kit.SCENE, PENDING, """
+        class Stop(Exception):
+            pass
+        def stop(*_):
+            raise Stop
+        signal.signal(signal.SIGALRM, stop)
+        for call in (lambda: frame.wait(mine), lambda: take(frame, mine)):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                call()
+                raise SystemExit("not interrupted")
+            except Stop:
+                pass
+            assert frame.poll() is False
+        brake.off()
+        taken = take(frame, mine)
+        assert (gpu.get(taken.tensor.data, A, mine) == A).all()
+        taken.close()
+        frame.release()
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
+@needs_gpu
+def test_a_frame_that_another_thread_releases_during_the_wait() -> None:
+    gpu_kit.run(BY_CPU, gpu_kit.SCENE, PENDING, """
+        def release():
+            frame.release()
+            assert reader.stats().held == 1, "its waiting thread has it"
+            brake.off()
+        threading.Timer(0.1, release).start()
+        try:
+            frame.wait(mine)
+            raise SystemExit("no error")
+        except tb.Error as error:
+            assert "released by another thread" in str(error)
+        soon(lambda: reader.stats().held == 0)
+        """)
+
+
 @needs_gpu
 def test_the_array_interface_is_ordered_by_the_default_stream() -> None:
     run(PENDING, """
