@@ -17,6 +17,7 @@
  * other, and is woken before one is there. */
 #define RUNG_SPIN_NS INT64_C(20000)  /* after it was rung: the publisher is busy with the driver */
 #define BRISK_SPIN_NS INT64_C(10000) /* before it sleeps: about what sleeping and waking costs */
+#define BRISK_SOON_NS INT64_C(7000)  /* ... of which the driver takes some, behind the stamp */
 #define BRISK_MOST 3
 
 /* ---- frames of a reader ---- */
@@ -276,7 +277,7 @@ static void learn_pace(tb_reader *reader, const tb_frame *frame, int64_t begun_n
 {
     uint32_t brisk = tb__a32_load_relaxed(&reader->brisk);
     const struct tb__record_shm *record = &reader->segment.records[frame->slot];
-    int soon = (int64_t)tb__a64_load_relaxed(&record->stamp_ns) < begun_ns + BRISK_SPIN_NS;
+    int soon = (int64_t)tb__a64_load_relaxed(&record->stamp_ns) < begun_ns + BRISK_SOON_NS;
     if (soon && brisk < BRISK_MOST) {
         tb__a32_store_relaxed(&reader->brisk, brisk + 1);
     } else if (!soon && brisk > 0) {

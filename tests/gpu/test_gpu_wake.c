@@ -320,12 +320,64 @@ static void a_reader_without_frames_sleeps(void)
     scene_end(&scene);
 }
 
+/* Frames one right after the other until the end. */
+struct stream_of_frames {
+    struct scene *scene;
+    _Atomic int end;
+};
+
+static void *publish_until(void *argument)
+{
+    struct stream_of_frames *frames = argument;
+    gpu_need();
+    for (uint32_t n = 1; !atomic_load(&frames->end); n++) {
+        tb_loan *loan;
+        if (tb_pool_loan(frames->scene->pool, TB_POLL, &loan) == TB_OK) {
+            CHECK_OK(tb_loan_publish_on(loan, frames->scene->stream, NULL));
+        }
+    }
+    return NULL;
+}
+
+/* Whether to look before it sleeps: after frames that came at once, and no more when they do not.
+ */
+static void a_reader_learns_at_what_pace_frames_come(void)
+{
+    struct scene scene;
+    scene_begin(&scene, TB_LATEST);
+    struct stream_of_frames frames = {.scene = &scene};
+    pthread_t publishes;
+    tb_reader *reader = open_every(&scene);
+    CHECK_EQ(pthread_create(&publishes, NULL, publish_until, &frames), 0);
+    int64_t until_ns = harness_now_ns() + 20000000000LL;
+    while (tb__a32_load_relaxed(&reader->brisk) < 2 && harness_now_ns() < until_ns) {
+        tb_frame_release(take(reader));
+    }
+    CHECK_EQ(tb__a32_load_relaxed(&reader->brisk), 2);
+    atomic_store(&frames.end, 1);
+    CHECK_EQ(pthread_join(publishes, NULL), 0);
+    tb_frame *frame;
+    while (tb_reader_next(reader, TB_POLL, &frame) == TB_OK) {
+        tb_frame_release(frame);
+    }
+    for (uint32_t n = 1; n <= 3; n++) {
+        struct sleeper sleeper;
+        sleeper_start(&sleeper, reader);
+        harness_sleep_us(1000);
+        gpu_publish(scene.pool, n, scene.stream, NULL);
+        sleeper_gets(&sleeper, n);
+        CHECK_EQ(tb__a32_load_relaxed(&reader->brisk), n < 2 ? 1 : 0);
+    }
+    scene_end(&scene);
+}
+
 static const struct test tests[] = {
     TEST(a_reader_that_was_woken_too_early_sleeps_again_and_is_woken_again, 60),
     TEST(a_publisher_that_fails_after_its_ring_leaves_readers_asleep, 60),
     TEST(only_ordered_readers_that_sleep_are_woken_early, 30),
     TEST(rings_for_nothing_do_no_harm, 60),
     TEST(a_reader_without_frames_sleeps, 60),
+    TEST(a_reader_learns_at_what_pace_frames_come, 60),
 };
 
 int main(int argc, char **argv)
