@@ -232,6 +232,7 @@ static void a_copy_that_does_not_fit_is_refused(void)
     tb_frame *frame;
     host_begin(&host, 2, 0);
     tb_reader *reader = gpu_open_reader(host.bus, "producer/frames", 1);
+    gpu_fill(&host.device, 1, host.stream);
     CHECK_OK(tb_pool_write_on(host.pool, &host.device, host.stream, TB_POLL, NULL));
     CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &frame));
     tb_tensor wrong[3] = {host.device, host.device, host.device};
