@@ -65,21 +65,22 @@ static int somebody_missed(const struct tb__page_set *set, uint64_t g)
     return 0;
 }
 
-/* Whether a writer has the slot. Who passes it over says so, so that a writer that gives the slot
- * up wakes it. */
+/* Whether a writer has the slot. Who passes over one that is being tried says so, so that a writer
+ * that gives it up wakes it; the end of a loan rings by itself. */
 static int is_taken(tb_pool *pool, uint32_t slot)
 {
-    if (!tb__a32_load_relaxed(&pool->loans[slot].active)) {
-        return 0;
+    uint32_t active = tb__a32_load_relaxed(&pool->loans[slot].active);
+    if (active != TB__LOAN_TRIED) {
+        return active != TB__LOAN_NONE;
     }
     /* seq_cst: say so before looking again; pairs with give_up(). */
     tb__a32_store_seq(&pool->contended, 1);
-    return tb__a32_load_seq(&pool->loans[slot].active) != 0;
+    return tb__a32_load_seq(&pool->loans[slot].active) != TB__LOAN_NONE;
 }
 
 static void give_up(tb_pool *pool, uint32_t slot)
 {
-    tb__a32_store_seq(&pool->loans[slot].active, 0);
+    tb__a32_store_seq(&pool->loans[slot].active, TB__LOAN_NONE);
     if (tb__a32_exchange(&pool->contended, 0) != 0 && atomic_load(&pool->waiters) != 0) {
         tb__bus_ring_self(pool->bus);
     }
@@ -123,27 +124,30 @@ static int may_go(const tb_pool *pool, const struct tb__page_set *set, uint64_t 
     return pool->live || (!(pool->every && !everybody_took(set, g)) && !anybody_holds(set, g));
 }
 
+/* Whether frame g keeps its slot for now, as far as can be told without disturbing anybody: a slot
+ * that was found leased is looked at again before it is marked again, or even tried. */
+static int is_kept(const tb_pool *pool, const struct tb__page_set *set, uint32_t slot, uint64_t g)
+{
+    return tb__gen_is_frame(g) &&
+           ((pool->every && !everybody_took(set, g)) ||
+            (tb__a64_load_relaxed(&pool->found_held[slot]) == g && anybody_holds(set, g)));
+}
+
 /* The protocol of lease.h for one slot, which this thread has made its own among writers and whose
  * generation g it has judged. */
-static int take_away(tb_pool *pool, const struct tb__page_set *set, uint32_t slot, uint64_t g)
+static int take_away(tb_pool *pool, uint32_t slot, uint64_t g)
 {
     struct tb__a64 *gen = &pool->segment.gens[slot];
     if (tb__a64_load_relaxed(gen) != g) {
         return 0; /* another writer used it meanwhile: it may be the newest now */
     }
     if (tb__gen_is_frame(g)) {
-        if (pool->every && !everybody_took(set, g)) {
-            return 0;
-        }
-        if (tb__a64_load_relaxed(&pool->found_held[slot]) == g && anybody_holds(set, g)) {
-            return 0; /* a leased slot is left alone: its readers are not disturbed */
-        }
         /* seq_cst: mark before looking; pairs with the reader's entry and second look. */
         tb__a64_store_seq(gen, tb__gen_claimed(g));
         tb__fence_full();
-        /* The list again: a reader that joined since may have leased g before the mark, or wants
-         * it. */
-        set = atomic_load(&pool->pages);
+        /* The list as it is now: a reader that joined since may have leased g before the mark, or
+         * wants it. */
+        const struct tb__page_set *set = atomic_load(&pool->pages);
         if (!may_go(pool, set, g)) {
             tb__a64_store_seq(gen, g);
             tb__a64_store_relaxed(&pool->found_held[slot], g);
@@ -188,11 +192,16 @@ static int try_claim(tb_pool *pool, uint32_t waiting, uint32_t *out_slot)
         if (slot < 0) {
             break;
         }
-        uint32_t idle = 0;
-        if (!tb__a32_cas(&pool->loans[slot].active, &idle, 1)) {
+        if (is_kept(pool, set, (uint32_t)slot, g)) {
+            tried[slot / 64] |= UINT64_C(1) << (slot % 64);
+            continue;
+        }
+        uint32_t idle = TB__LOAN_NONE;
+        if (!tb__a32_cas(&pool->loans[slot].active, &idle, TB__LOAN_TRIED)) {
             continue; /* another writer was faster: look at the slots anew */
         }
-        if (take_away(pool, set, (uint32_t)slot, g)) {
+        if (take_away(pool, (uint32_t)slot, g)) {
+            tb__a32_store_relaxed(&pool->loans[slot].active, TB__LOAN_GIVEN);
             *out_slot = (uint32_t)slot;
             found = 1;
         } else {

@@ -53,7 +53,7 @@ tb_status tb__holders_fail(tb_pool *pool)
     struct text text = {buffer, sizeof buffer, 1};
     uint32_t loans = 0, in_the_way = 0, unnamed = 0;
     for (uint32_t s = 0; s < pool->slots; s++) {
-        loans += tb__a32_load_relaxed(&pool->loans[s].active);
+        loans += tb__a32_load_relaxed(&pool->loans[s].active) != TB__LOAN_NONE;
     }
     if (loans > 0) {
         add(&text, "%u on loan", loans);
@@ -127,7 +127,7 @@ int tb__holders_only_self(tb_pool *pool)
     tb__bus_lock(pool->bus);
     for (uint32_t s = 0; s < pool->slots && only_self; s++) {
         uint64_t g = tb__a64_load_acquire(&pool->segment.gens[s]);
-        if (tb__a32_load_acquire(&pool->loans[s].active)) {
+        if (tb__a32_load_acquire(&pool->loans[s].active) != TB__LOAN_NONE) {
             only_self = tb__a32_load_relaxed(&pool->loans[s].thread) == thread;
             own += (uint32_t)only_self;
         } else if (tb__gen_is_frame(g)) {

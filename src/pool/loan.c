@@ -183,7 +183,7 @@ void tb__loan_end(tb_loan *loan)
      * takes it for this thread. */
     tb__a32_store_relaxed(&loan->thread, 0);
     /* Pairs with the exchange in try_claim(). */
-    tb__a32_store_release(&loan->active, 0);
+    tb__a32_store_release(&loan->active, TB__LOAN_NONE);
 }
 
 tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
@@ -254,7 +254,7 @@ void tb__loan_discard(tb_pool *pool, uint32_t slot)
     tb__a32_store_relaxed(&pool->loans[slot].thread, 0);
     /* seq_cst: before the look at the waiters, who count themselves before they look at the slots.
      */
-    tb__a32_store_seq(&pool->loans[slot].active, 0);
+    tb__a32_store_seq(&pool->loans[slot].active, TB__LOAN_NONE);
     if (atomic_load(&pool->waiters) != 0) {
         tb__bus_ring_self(pool->bus);
     }

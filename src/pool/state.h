@@ -67,12 +67,18 @@ struct tb__adoption {
     void *context;
 };
 
+enum tb__loan_state {
+    TB__LOAN_NONE = 0,
+    TB__LOAN_TRIED = 1, /* a writer is finding out whether it may have the slot */
+    TB__LOAN_GIVEN = 2,
+};
+
 struct tb_loan {
     tb_pool *pool;
     uint32_t slot;
     struct tb__a32 thread; /* that borrowed it */
     uint32_t copies;
-    struct tb__a32 active; /* this slot belongs to a writer */
+    struct tb__a32 active; /* enum tb__loan_state: this slot belongs to a writer */
     uint64_t promised;     /* its frame's generation, given out before it is published; 0: none */
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];

@@ -212,6 +212,69 @@ static void a_slot_that_is_being_written_is_not_spun_for(void)
     tb_bus_close(bus);
 }
 
+/* ------------------------------------------------------------------ writers */
+
+struct occupied {
+    tb_pool *pool;
+    tb_reader *reader;
+    tb_loan *loan;
+    tb_frame *frame;
+};
+
+static void *occupy(void *argument)
+{
+    struct occupied *occupied = argument;
+    CHECK_OK(write_words(occupied->pool, 1, TB_SECONDS(1), NULL));
+    CHECK_OK(tb_reader_newest(occupied->reader, TB_SECONDS(1), &occupied->frame));
+    CHECK_OK(write_words(occupied->pool, 2, TB_SECONDS(1), NULL));
+    CHECK_OK(tb_pool_loan(occupied->pool, TB_SECONDS(1), &occupied->loan));
+    return NULL;
+}
+
+static void *wait_in_vain(void *argument)
+{
+    struct occupied *occupied = argument;
+    tb_loan *loan;
+    CHECK_STATUS(tb_pool_loan(occupied->pool, TB_MILLIS(400), &loan), TB_AGAIN);
+    return NULL;
+}
+
+static int64_t process_cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* One slot on loan, one held, one the newest: who looks at them must not wake itself by giving up
+ * the second because of the first, nor another one who does the same. */
+static void writers_that_wait_sleep(void)
+{
+    struct occupied occupied;
+    pthread_t thread;
+    pthread_t waiting[2];
+    tb_bus *bus = open_bus("process");
+    occupied.pool = register_words(bus, "frames", WORDS, 3);
+    occupied.reader = open_reader(bus, "process/frames");
+    CHECK_EQ(pthread_create(&thread, NULL, occupy, &occupied), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    for (size_t count = 1; count <= 2; count++) {
+        int64_t begin = process_cpu_ns();
+        for (size_t i = 0; i < count; i++) {
+            CHECK_EQ(pthread_create(&waiting[i], NULL, wait_in_vain, &occupied), 0);
+        }
+        for (size_t i = 0; i < count; i++) {
+            CHECK_EQ(pthread_join(waiting[i], NULL), 0);
+        }
+        CHECK_LT(process_cpu_ns() - begin, 20000000LL * harness_slowness());
+    }
+    tb_loan_cancel(occupied.loan);
+    tb_frame_release(occupied.frame);
+    tb_bus_close(bus);
+}
+
+/* ------------------------------------------------------------------ by pool id */
+
 /* The same for the verb that returns a frame again: it keeps its timeout. */
 static void a_frame_that_is_gone_is_not_read_for_ever(void)
 {
@@ -243,6 +306,7 @@ int main(int argc, char **argv)
         TEST(threads_share_one_descriptor, 30),
         TEST(a_forked_child_has_no_descriptors, 20),
         TEST(a_slot_that_is_being_written_is_not_spun_for, 20),
+        TEST(writers_that_wait_sleep, 20),
         TEST(a_frame_that_is_gone_is_not_read_for_ever, 20),
     };
     return harness_main(argc, argv, tests, TEST_COUNT(tests));
