@@ -13,13 +13,14 @@ Needs PyTorch, a GPU and the package. Prints medians in microseconds:
     ours_spin_us 30.4
 
 A frame's time goes from just before the hand-over (publish() of a filled loan; put() of a filled
-tensor, a new one each time) to just after the other process has read one element of it, which waits
-for the GPU. Both sides have filled their tensor and waited for that before, so ours is published as
-complete: publish(). ours_on_stream_us is there to look at: by publish(stream=...), as if the GPU were
-still at work. Blocks of frames by each way alternate. torch_us is by torch.multiprocessing.Queue, the next by its SimpleQueue, and
-torch_reused_us by that with three tensors that are handed over again and again, as its documentation
-advises: the fastest of them is what we are compared with. ours_spin_us is there to look at, too: by a
-reader that looks for the next frame for 500 us before it sleeps.
+tensor, a new one each time) to just after the other process has read one element of it, which
+waits for the GPU. Both sides have filled their tensor and waited for that before, so ours is
+published as complete: publish(). ours_on_stream_us is there to look at: by publish(stream=...),
+as if the GPU were still at work. Blocks of frames by each way alternate, after seconds that are
+not counted. torch_us is by torch.multiprocessing.Queue, the next by its SimpleQueue, and
+torch_reused_us by that with three tensors that are handed over again and again, as its
+documentation advises: the fastest of them is what we are compared with. ours_spin_us is there to
+look at, too: by a reader that looks for the next frame for 500 us before it sleeps.
 
 The consumer works on one stream, whose number it has looked up once: it takes frames by
 torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
@@ -47,12 +48,13 @@ from typing import Any
 
 ELEMENTS = 16 << 20  # float32: 64 MiB
 BLOCK = 25  # frames
-BLOCKS = 12  # by each way
-WARM = 8  # frames by each way that are not counted
+BLOCKS = 32  # by each way
+WARM = 8  # frames by each way that are not counted, over and over
+WARM_S = 3.0  # until clocks, caches and allocators have settled
 PROFILE_BLOCKS = 4  # by each way
 CALLS = 200  # of one kind, for the profile
 SPIN_US = 500
-BUDGET_S = 30.0  # when it is over no further block is begun
+BUDGET_S = 35.0  # when it is over no further block is begun
 PATIENCE_S = 20.0  # for one frame
 WAYS = ("ours", "ours_on_stream", "torch", "torch_simple_queue", "torch_reused", "ours_spin")
 REUSED = 3  # tensors
@@ -205,8 +207,12 @@ def measure(producer: Producer) -> dict[str, list[float]]:
     deadline = time.monotonic() + BUDGET_S
     producer.answer()  # it is ready
     took: dict[str, list[float]] = {way: [] for way in WAYS}
-    for way in WAYS:
-        producer.block(way, WARM)
+    settled = time.monotonic() + WARM_S
+    while True:
+        for way in WAYS:
+            producer.block(way, WARM)
+        if time.monotonic() >= settled:
+            break
     for number in range(BLOCKS):
         if number > 0 and time.monotonic() > deadline:
             break
@@ -222,10 +228,10 @@ def profile_steps(producer: Producer) -> list[str]:
         for way in WAYS:
             producer.block(way, BLOCK)
     lines = [
-        "Where a frame's time goes, medians in us. `given`: the producer's call has returned, which",
-        "may be after the consumer has gone on; then the consumer's steps: `taken` (since the call",
-        "began: the wake-up is in it), `tensor` (from_dlpack), `part` (one element's view), `read`",
-        "(.item()).",
+        "Where a frame's time goes, medians in us. `given`: the producer's call has returned,",
+        "which may be after the consumer has gone on; then the consumer's steps: `taken` (since",
+        "the call began: the wake-up is in it), `tensor` (from_dlpack), `part` (one element's",
+        "view), `read` (.item()).",
         f"  {'':20}" + "".join(f"{step:>10}" for step in ("given", *STEPS, "all")),
     ]
     for way in WAYS:
