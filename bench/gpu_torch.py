@@ -3,24 +3,25 @@ and by a queue of torch.multiprocessing, in one run.
 
     gpu_torch.py [--profile] [--device cuda:0]
 
-Needs PyTorch, a GPU and the package. Prints medians in microseconds:
+Needs PyTorch, a GPU and the package. Prints medians in microseconds, for each way two: until the
+other process has the tensor, and until it has read one element of it:
 
-    ours_us 31.2
-    ours_on_stream_us 41.2
-    torch_us 812.0
-    torch_simple_queue_us 655.0
-    torch_reused_us 640.0
-    ours_spin_us 30.4
+    ours_us 15.4
+    ours_read_us 34.2
+    torch_us 317.4
+    torch_read_us 342.0
+    ...
 
-A frame's time goes from just before the hand-over (publish() of a filled loan; put() of a filled
-tensor, a new one each time) to just after the other process has read one element of it, which
-waits for the GPU. Both sides have filled their tensor and waited for that before, so ours is
-published as complete: publish(). ours_on_stream_us is there to look at: by publish(stream=...),
-as if the GPU were still at work. Blocks of frames by each way alternate, after seconds that are
-not counted. torch_us is by torch.multiprocessing.Queue, the next by its SimpleQueue, and
-torch_reused_us by that with three tensors that are handed over again and again, as its
-documentation advises: the fastest of them is what we are compared with. ours_spin_us is there to
-look at, too: by a reader that looks for the next frame for 500 us before it sleeps.
+A frame's time begins just before the hand-over: publish() of a filled loan; put() of a filled
+tensor, a new one each time. It ends when the other process has a torch.Tensor that its stream may
+use, or when .item() of one element has returned, which waits for the GPU by itself and is the
+same work by each way. Both sides have filled their tensor and waited for that before, so ours is
+published as complete: publish(). Blocks of frames by each way alternate, after seconds that are
+not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue, and
+`torch_reused` that with three tensors that are handed over again and again, as its documentation
+advises: the fastest of them is what we are compared with. Two more ways are there to look at:
+`ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by a reader
+that looks for the next frame for 500 us before it sleeps.
 
 The consumer works on one stream, whose number it has looked up once: it takes frames by
 torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
@@ -176,8 +177,9 @@ class Producer:
         queue.put(tensor)
         return begin_ns, now(), tensor  # which must live until it was taken
 
-    def block(self, way: str, frames: int) -> list[float]:
-        """Microseconds of each frame; its steps are added to those of its way."""
+    def block(self, way: str, frames: int) -> list[tuple[float, float]]:
+        """Microseconds of each frame, until the tensor was there and until it was read; its steps
+        are added to those of its way."""
         took = []
         self.link.send((way, frames))
         for _ in range(frames):
@@ -191,7 +193,7 @@ class Producer:
             del kept
             if value != self.number:
                 raise SystemExit(f"{way}: frame {self.number} arrived as {value}")
-            took.append((times[-1] - begin_ns) / 1e3)
+            took.append(((times[1] - begin_ns) / 1e3, (times[-1] - begin_ns) / 1e3))
             ends = [begin_ns, *times]
             steps = [(b - a) / 1e3 for a, b in zip(ends, ends[1:])]
             self.steps.setdefault(way, []).append([(given_ns - begin_ns) / 1e3, *steps])
@@ -203,10 +205,10 @@ class Producer:
         return self.link.recv()
 
 
-def measure(producer: Producer) -> dict[str, list[float]]:
+def measure(producer: Producer) -> dict[str, list[tuple[float, float]]]:
     deadline = time.monotonic() + BUDGET_S
     producer.answer()  # it is ready
-    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    took: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     settled = time.monotonic() + WARM_S
     while True:
         for way in WAYS:
@@ -319,9 +321,10 @@ def profile_calls(producer: Producer) -> list[str]:
     return lines
 
 
-def report(took: dict[str, list[float]], profile: list[str]) -> None:
+def report(took: dict[str, list[tuple[float, float]]], profile: list[str]) -> None:
     for way in WAYS:
-        print(f"{way}_us {statistics.median(took[way]):.1f}")
+        there, read = (statistics.median(column) for column in zip(*took[way]))
+        print(f"{way}_us {there:.1f}\n{way}_read_us {read:.1f}")
     file = os.environ.get("TENSORBUS_TORCH_PROFILE")
     if profile and file:
         with open(file, "w", encoding="utf-8") as out:
