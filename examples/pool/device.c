@@ -92,6 +92,16 @@ void example_fail_device(const char *node, const struct example_config *config, 
     example_fail(node, what);
 }
 
+void example_open_device(tb_device device)
+{
+    tb_memory_options options = {
+        .size = sizeof options, .kind = TB_MEMORY_DEVICE, .device = device, .bytes = 256};
+    tb_memory *memory;
+    if (device != TB_CPU && tb_alloc(&options, &memory) == TB_OK) {
+        tb_memory_free(memory);
+    }
+}
+
 /* Memory that a GPU uses: its own, or host memory that is page-locked, which it copies from at the
  * full speed of the bus. */
 static void allocate(const char *node, const struct example_config *config,

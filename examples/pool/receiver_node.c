@@ -108,6 +108,7 @@ int main(void)
     if (tb_node_open(&self.node) != TB_OK) {
         example_fail(NODE, "open");
     }
+    example_open_device(self.config.receiver);
     int is_last = 0;
     int stopped = 0;
     while (!is_last && !stopped) {
