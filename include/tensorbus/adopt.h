@@ -14,12 +14,13 @@
  *                     attached.
  *   TB_ADOPT_MEMFD    `fd` is a memfd with the slots at `offset`; `data`, when given, is where its
  *                     owner has mapped `offset` writable and shared (else it is mapped here). It
- * gets the seals SHRINK, GROW, FUTURE_WRITE and SEAL, and keeps them: only they make sure that
- * readers can neither write it, nor punch holes into it, nor fault. Mappings that are there stay
- * writable; no new one will be. A descriptor that cannot have them (not a memfd, or made without
- * MFD_ALLOW_SEALING) is refused: then use a pool's own memory. TB_ADOPT_DMABUF   `fd` is a DMA-BUF
- * (a camera's), for the GPU that the pool's options name, if its driver imports such. Nothing keeps
- * readers, nor the camera, from writing.
+ *                     gets the seals SHRINK, GROW, FUTURE_WRITE and SEAL, and keeps them: only they
+ *                     make sure that readers can neither write it, nor punch holes into it, nor
+ *                     fault. Mappings that are there stay writable; no new one will be. A
+ *                     descriptor that cannot have them (not a memfd, or made without
+ *                     MFD_ALLOW_SEALING) is refused: then use a pool's own memory.
+ *   TB_ADOPT_DMABUF   `fd` is a DMA-BUF (a camera's), for the GPU that the pool's options name, if
+ *                     its driver imports such. Nothing keeps readers, nor the camera, from writing.
  *
  * Everything else (managed, stream-ordered, page-locked, malloc()'s) has nothing by which another
  * process could map it, and is refused by the name of its kind: tb_memory_can_share() says why, and

@@ -32,17 +32,19 @@ struct CUstream_st;
 typedef struct CUstream_st *tb_cuda_stream;
 
 /** Let tb_frame_open() and the events of a node give frames that a GPU is still working on: make
- * the stream wait with tb_frame_wait_on() before it uses one. Otherwise such frames are waited for.
- * For frames that are opened from now on. Returns: TB_OK, TB_E_INVALID (NULL), TB_E_FORKED.
- * Threads: any.   Waits: never. Source:  src/pool/frame_open.c */
+ *  the stream wait with tb_frame_wait_on() before it uses one. Otherwise such frames are waited
+ *  for. For frames that are opened from now on.
+ *  Returns: TB_OK, TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/frame_open.c */
 TB_API TB_MUST_USE tb_status tb_bus_set_stream_ordered(tb_bus *bus, int on);
 
 /** Publish a loan when what was enqueued on the stream before this call is done. Returns at once.
  *  Owner:   consumes the loan, also on failure. The slot comes free when the GPU and all readers
- * are done. *out (may be NULL) is 48 bytes of plain data; it may travel at once. Returns: TB_OK,
- * TB_E_FREED, TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver: the frame is not published, the
- * next one may be), TB_E_INVALID (NULL), TB_E_FORKED. Threads: any; frames of one pool are numbered
- * in the order of these calls.   Waits: never. Source:  src/pool/publish_on.c */
+ *           are done. *out (may be NULL) is 48 bytes of plain data; it may travel at once.
+ *  Returns: TB_OK, TB_E_FREED, TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver: the frame is
+ *           not published, the next one may be), TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any; frames of one pool are numbered in the order of these calls.   Waits: never.
+ *  Source:  src/pool/publish_on.c */
 TB_API TB_MUST_USE tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream,
                                                 tb_handle *out);
 
@@ -66,9 +68,10 @@ TB_API TB_MUST_USE tb_status tb_frame_wait_on(tb_frame *frame, tb_cuda_stream st
 
 /** Give a frame back when what was enqueued on the stream before this call is done.
  *  Owner:   takes the frame, also on failure; its memory stays as it is until the stream has
- * passed. Returns: TB_OK, TB_E_INCOMPLETE (the frame is known to be incomplete: what ran on it
- * worked on half-written data), TB_E_UNSUPPORTED, TB_E_SYSTEM (the driver), TB_E_INVALID (NULL),
- *           TB_E_FORKED.
+ *           passed.
+ *  Returns: TB_OK, TB_E_INCOMPLETE (the frame is known to be incomplete: what ran on it worked on
+ *           half-written data), TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver),
+ *           TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: one frame belongs to one thread at a time.   Waits: never.   Source: src/pool/gate.c */
 TB_API TB_MUST_USE tb_status tb_frame_release_on(tb_frame *frame, tb_cuda_stream stream);
 
@@ -84,7 +87,8 @@ TB_API tb_status tb_frame_poll(tb_frame *frame);
  *  Returns: TB_OK, TB_E_MISMATCH, TB_E_UNSUPPORTED (no CUDA, no path between the devices),
  *           TB_E_SYSTEM (the driver), TB_E_INVALID (NULL), TB_E_FORKED.
  *  Threads: one frame belongs to one thread at a time.   Waits: only when the destination is
- * pageable host memory.   Source: src/pool/write_device.c */
+ *           pageable host memory.
+ *  Source:  src/pool/write_device.c */
 TB_API TB_MUST_USE tb_status tb_frame_copy_on(tb_frame *frame, const tb_tensor *destination,
                                               tb_cuda_stream stream);
 

@@ -25,12 +25,15 @@ typedef struct tb_dora_pool tb_dora_pool;
 /** Open a pool of dora's by the name of its file, "dora_pool_...". A mirror whose origin is on this
  *  machine opens the origin.
  *  Shape:   device: the GPU to map a GPU's pool on; TB_CPU (0): the current one, or whichever of
- * this process's can. Owner:   the caller; end with tb_dora_pool_close(). Returns: TB_OK,
- * TB_E_NOT_FOUND (no such file, or its maker has not filled it yet), TB_E_INVALID (NULL, the name),
- * TB_E_CORRUPT (the file's head: names the field), TB_E_DENIED, TB_E_UNSUPPORTED (no driver; no GPU
- * of this process reaches the memory; a tensor that is not aligned to its elements), TB_E_MISMATCH
- * (device is a GPU, the tensor is the host's), TB_E_NOMEM, TB_E_SYSTEM, TB_E_FORKED. Threads: any.
- * Waits: never; the first use of a GPU up to a second. Source:  src/pool/dora_pool.c */
+ *           this process's can.
+ *  Owner:   the caller; end with tb_dora_pool_close().
+ *  Returns: TB_OK, TB_E_NOT_FOUND (no such file, or its maker has not filled it yet), TB_E_INVALID
+ *           (NULL, the name), TB_E_CORRUPT (the file's head: names the field), TB_E_DENIED,
+ *           TB_E_UNSUPPORTED (no driver; no GPU of this process reaches the memory; a tensor that
+ *           is not aligned to its elements), TB_E_MISMATCH (device is a GPU, the tensor is the
+ *           host's), TB_E_NOMEM, TB_E_SYSTEM, TB_E_FORKED.
+ *  Threads: any.   Waits: never; the first use of a GPU up to a second.
+ *  Source:  src/pool/dora_pool.c */
 TB_API TB_MUST_USE tb_status tb_dora_pool_open(const char *name, tb_device device,
                                                tb_dora_pool **out);
 
@@ -38,11 +41,12 @@ TB_API TB_MUST_USE tb_status tb_dora_pool_open(const char *name, tb_device devic
  *  Shape:   dtype and shape that the pool was registered with; row-major.
  *  Units:   timeout in ns on CLOCK_MONOTONIC; 0 polls, -1 waits for ever.
  *  Owner:   *out lies in the pool's memory, read-only, until tb_dora_pool_close(). *generation is
- * the one to check, and to pass as `after` the next time; 0 as `after`: any. Returns: TB_OK,
- * TB_AGAIN (none in time: nothing was written, or a write is not over), TB_E_FREED (the file was
- * removed: it was freed or replaced), TB_E_CORRUPT (it was cut short), TB_E_INVALID (NULL),
- * TB_E_FORKED. Threads: any, several at once.   Waits: up to the timeout, looking every
- * millisecond. Source:  src/pool/dora_pool.c */
+ *           the one to check, and to pass as `after` the next time; 0 as `after`: any.
+ *  Returns: TB_OK, TB_AGAIN (none in time: nothing was written, or a write is not over), TB_E_FREED
+ *           (the file was removed: it was freed or replaced), TB_E_CORRUPT (it was cut short),
+ *           TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any, several at once.   Waits: up to the timeout, looking every millisecond.
+ *  Source:  src/pool/dora_pool.c */
 TB_API TB_MUST_USE tb_status tb_dora_pool_read(tb_dora_pool *pool, uint64_t after,
                                                int64_t timeout_ns, tb_tensor *out,
                                                uint64_t *generation);

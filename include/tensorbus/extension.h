@@ -38,8 +38,9 @@ typedef struct tb_extension_keys tb_extension_keys;
  *  Units:   size in bytes, 0 to TB_EXTENSION_MAX.
  *  Owner:   bytes stay the caller's (NULL if size is 0); the value belongs to this node.
  *  Returns: TB_OK, TB_E_DENIED (another node's key: names it), TB_E_LIMIT (the value, this node's
- * or the flow's values, shared memory), TB_E_INVALID (NULL, space, key), TB_E_NOMEM, TB_E_FORKED,
- * and see above. Threads: any.   Waits: one round trip.   Source: src/node/extension.c */
+ *           or the flow's values, shared memory), TB_E_INVALID (NULL, space, key), TB_E_NOMEM,
+ *           TB_E_FORKED, and see above.
+ *  Threads: any.   Waits: one round trip.   Source: src/node/extension.c */
 TB_API TB_MUST_USE tb_status tb_extension_store(tb_node *node, const char *space, const char *key,
                                                 const void *bytes, size_t size);
 
@@ -59,12 +60,14 @@ TB_API TB_MUST_USE tb_status tb_extension_drop(tb_node *node, const char *space,
 
 /** Take the keys of a space that were dropped since the last call, in the order of their drops. A
  *  key that was stored and dropped again stands there twice. What this process drops itself is
- * there when the call that dropped it returns. Units:   timeout in ns on CLOCK_MONOTONIC, for at
- * least one key; 0 polls, -1 waits for ever. Owner:   the caller; end with
- * tb_extension_keys_destroy(). Returns: TB_OK (one key at least, or keys that were lost), TB_AGAIN
- * (none within the timeout), TB_E_INVALID (NULL, space), TB_E_NOMEM, TB_E_FORKED, TB_E_NOT_FOUND
- * (no runner), TB_E_OWNER_DIED and TB_CLOSED (the runner is gone, and no key is left). Threads:
- * any.   Waits: up to the timeout; with 0 no system call.   Source: src/node/dropped.c */
+ *  there when the call that dropped it returns.
+ *  Units:   timeout in ns on CLOCK_MONOTONIC, for at least one key; 0 polls, -1 waits for ever.
+ *  Owner:   the caller; end with tb_extension_keys_destroy().
+ *  Returns: TB_OK (one key at least, or keys that were lost), TB_AGAIN (none within the timeout),
+ *           TB_E_INVALID (NULL, space), TB_E_NOMEM, TB_E_FORKED, TB_E_NOT_FOUND (no runner),
+ *           TB_E_OWNER_DIED and TB_CLOSED (the runner is gone, and no key is left).
+ *  Threads: any.   Waits: up to the timeout; with 0 no system call.
+ *  Source:  src/node/dropped.c */
 TB_API TB_MUST_USE tb_status tb_extension_drain(tb_node *node, const char *space,
                                                 int64_t timeout_ns, tb_extension_keys **out);
 

@@ -54,12 +54,12 @@ typedef struct tb_pool_options {
                                  a GPU the slot is plain memory with a legacy IPC handle in that
                                  file, which readers can write, too */
     uint32_t live;   /* 1: one slot, written in place whoever holds it: a frame changes under its
-                        holders, and may be half old and half new. A write never waits for readers */
+                        holders, and may be half old and half new. No write waits for readers */
     uint32_t pinned; /* 1: register host slots with CUDA at once, not when a GPU first copies */
-    uint32_t copy_threads;    /* that share the copy of a write of 4 MiB or more, the caller among
-                                 them; 0, 1: the caller alone. The others are started here and sleep
-                                 between writes; host memory and packed sources only. Faster, and more
-                                 processors busy for as long */
+    /* Threads that share the copy of a write of 4 MiB or more, the caller among them; 0, 1: the
+     * caller alone. The others are started here and sleep between writes; host memory and packed
+     * sources only. Faster, and more processors busy for as long. */
+    uint32_t copy_threads;
     uint32_t reserved;        /* 0 */
     const tb_adoption *adopt; /* the slots are memory of one's own, see adopt.h; NULL: the pool's */
 } tb_pool_options;
@@ -71,9 +71,10 @@ typedef struct tb_pool_options {
  *           (names needed and available bytes), TB_E_LIMIT (slots, leases, copy_threads, overflow,
  *           locked memory, open files), TB_E_UNSUPPORTED (device, an option of a newer release,
  *           memory that cannot be adopted: says why, and what to use instead), TB_E_MISMATCH
- * (memory to adopt lies on another device than options name), TB_E_SYSTEM, TB_E_FORKED. Threads:
- * any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per GiB; when
- * a runner has started the process, for its answer to the first pool. Source:  src/pool/pool.c */
+ *           (memory to adopt lies on another device than options name), TB_E_SYSTEM, TB_E_FORKED.
+ *  Threads: any.   Waits: while memory is allocated and touched, about 0.7 s of processor time per
+ *           GiB; when a runner has started the process, for its answer to the first pool.
+ *  Source:  src/pool/pool.c */
 TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options *options,
                                               tb_pool **out);
 
@@ -87,10 +88,11 @@ TB_API TB_MUST_USE tb_status tb_pool_register(tb_bus *bus, const tb_pool_options
  *  Threads: any, several at once.   Waits: up to the timeout.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out);
 
-/** The tensor of a loan: memory of the slot, aligned to 4096 bytes (adopted slots: as they are),
- * with whatever it held before. Shape:   the registered one, or that of tb_loan_reshape(). Owner:
- * borrowed; dead after publish or cancel.   Returns: NULL for NULL. Threads: the loan belongs to
- * one thread at a time.   Waits: never.   Source: src/pool/loan.c */
+/** The tensor of a loan: memory of the slot, with whatever it held before. It is aligned to 4096
+ *  bytes; adopted slots lie as their user's memory does.
+ *  Shape:   the registered one, or that of tb_loan_reshape().
+ *  Owner:   borrowed; dead after publish or cancel.   Returns: NULL for NULL.
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
 
 /** Give a loan of a pool with varying shapes its shape and, optionally, strides.
@@ -121,8 +123,8 @@ TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tenso
  *  Returns: TB_OK, TB_E_FREED, TB_E_UNSUPPORTED (a GPU's pool: tb_loan_publish_on() needs none),
  *           TB_E_LIMIT (hundreds of promises were given up while an earlier one stands),
  *           TB_E_INVALID (NULL), TB_E_FORKED.
- *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/promise.c
- */
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.
+ *  Source:  src/pool/promise.c */
 TB_API TB_MUST_USE tb_status tb_loan_promise(tb_loan *loan, tb_handle *out);
 
 /** Publish a filled slot: the frame becomes readable, sleeping readers are woken.
@@ -203,9 +205,9 @@ typedef struct tb_pool_stats {
     uint32_t slots;
     uint32_t freed; /* 1 after free */
     uint64_t slot_bytes;
-    uint64_t
-        troubles; /* that readers told of: memory that they could not map or page-lock, contexts
-                     that broke; the same one after another by one reader counts once */
+    /* That readers told of: memory that they could not map or page-lock, contexts that broke. The
+     * same one after another by one reader counts once. */
+    uint64_t troubles;
     tb_status trouble_status; /* of the newest */
     uint32_t reserved;
     char trouble[120]; /* the newest: who, and what; cut off if need be */
@@ -219,9 +221,10 @@ TB_API TB_MUST_USE tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out
 /** Who reads a pool now: the name of the process of each attached reader, "" when it has none.
  *  Readers that are counted in tb_pool_stats; one process may have several.
  *  Units:   *count is how many there are, `room` how many names fit.
- *  Owner:   names belongs to the caller; NULL with room 0 only counts. Written on success: the
- * first `room` of them. Returns: TB_OK, TB_E_INVALID (NULL), TB_E_FORKED. Threads: any.   Waits:
- * never.   Source: src/pool/stats.c */
+ *  Owner:   names belongs to the caller; NULL with room 0 only counts. The first `room` of them are
+ *           written, on success.
+ *  Returns: TB_OK, TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Threads: any.   Waits: never.   Source: src/pool/stats.c */
 TB_API TB_MUST_USE tb_status tb_pool_get_readers(tb_pool *pool, char (*names)[65], uint32_t room,
                                                  uint32_t *count);
 

@@ -6,10 +6,11 @@
  *   MAPPED  page-locked host memory in a memfd: integrated GPUs share the machine's memory and have
  *           no IPC handles.
  *   DMABUF  memory of another driver, a camera's, by its DMA-BUF descriptor, which readers get,
- * too. It is not allocated here, and nothing keeps readers from writing it. Sizes are rounded up to
- * whole pages of the kind, also so that nothing of another allocation lies in what a reader can
- * map. Addresses are multiples of 256 at least. Any thread; one struct belongs to one thread at a
- * time. */
+ *           too. It is not allocated here, and nothing keeps readers from writing it.
+ *
+ * Sizes are rounded up to whole pages of the kind, also so that nothing of another allocation lies
+ * in what a reader can map. Addresses are multiples of 256 at least. Any thread; one struct belongs
+ * to one thread at a time. */
 #ifndef TB_CUDA_DEVICE_MEMORY_H
 #define TB_CUDA_DEVICE_MEMORY_H
 

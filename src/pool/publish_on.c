@@ -181,8 +181,8 @@ static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__
     tb__a64_store_release(&pool->segment.records[loan->slot].pending, g);
     tb__order_issued(pool, g);
     atomic_fetch_add(&order->pending, 1);
-    tb__a32_store_relaxed(&loan->thread,
-                          0); /* it is the GPU's now: who waits for it waits for that */
+    /* It is the GPU's now: who waits for it waits for that. */
+    tb__a32_store_relaxed(&loan->thread, 0);
     /* From here on another thread may complete it. */
     tb__a64_store_release(&work->g, g);
     int call = has_cpu_readers(set) || tb__a64_load_relaxed(&work->ticket) != 0;

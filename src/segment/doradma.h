@@ -7,9 +7,9 @@
  *            head and up to 7 slots share one
  *   counters 256 bytes
  *   records  256 bytes per slot
- *   data     slots, each of `slot_stride` bytes, page-aligned; none in a pool of a GPU, whose slots
- *            lie in the same way in an allocation of its own, nor in one whose slots are memory
- * that its owner adopted: those begin at `device_offset` of it, as far apart as he says
+ *   data     slots, each of `slot_stride` bytes, page-aligned. None in a pool of a GPU, whose slots
+ *            lie in the same way in an allocation of its own, nor in one whose slots are memory of
+ *            its user's: those begin at `device_offset` of it, as far apart as the user has said
  *
  * The word at 96 is the seqlock that a foreign reader obeys. In a pool of one slot it is that
  * slot's generation (gens word 1 is then unused) and the segment is a complete DORADMA pool. With
@@ -39,12 +39,11 @@
 #define TB__SEGMENT_PAGE 4096 /* unit of slots, whatever the kernel's page size */
 
 /* Geometry flags. Unknown ones are refused. */
-#define TB__GEOMETRY_VARYING 1u /* shape and strides may differ from frame to frame */
-#define TB__GEOMETRY_EXPORT 2u  /* a /dev/shm file for foreign readers; one slot, not sealed */
-#define TB__GEOMETRY_LIVE 4u    /* one slot, written in place whoever holds it */
-#define TB__GEOMETRY_DEVICE 8u  /* the slots lie in a GPU's memory, not behind data_offset */
-#define TB__GEOMETRY_ADOPTED                                                                       \
-    16u /* the slots lie in memory that is not the pool's: a GPU's, or a memfd's */
+#define TB__GEOMETRY_VARYING 1u  /* shape and strides may differ from frame to frame */
+#define TB__GEOMETRY_EXPORT 2u   /* a /dev/shm file for foreign readers; one slot, not sealed */
+#define TB__GEOMETRY_LIVE 4u     /* one slot, written in place whoever holds it */
+#define TB__GEOMETRY_DEVICE 8u   /* the slots lie in a GPU's memory, not behind data_offset */
+#define TB__GEOMETRY_ADOPTED 16u /* the slots lie in their user's memory: a GPU's, or a memfd's */
 #define TB__GEOMETRY_FLAGS 31u
 
 /* All fields are written by the owner before publication and never again, except write_gen. */
@@ -192,7 +191,7 @@ struct tb__doradma_view {
     int32_t ndim;
     int64_t shape[TB_MAX_NDIM];
     uint64_t tensor_bytes; /* packed size of dtype and shape; at most slot_bytes */
-    uint32_t device_kind;  /* enum tb__doradma_place; NONE: the slots are in the segment */
+    uint32_t device_kind;  /* enum tb__doradma_place */
     uint64_t device_bytes;
     uint64_t device_offset;
     uint8_t device_uuid[16];

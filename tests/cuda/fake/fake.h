@@ -22,12 +22,13 @@
  *       memory       MiB of each device (1024)
  *       empty        1: the driver starts, but counts no devices
  *       slow         microseconds that each copy takes besides (0); with slow_to_device=1 only
- * those from the host to a device
+ *                    those from the host to a device
  *   FAKE_CUDA_FAIL="cuMemAlloc_v2:2:2,*:7:719,async:cuMemcpyHtoDAsync_v2:1:700"
  *       the n-th call of a name (or of all) returns a code; async: the n-th work of that name fails
  *       when it is done. A code that breaks a context breaks it. Each rule acts once.
  *   FAKE_CUDA_LEAKS=path: at exit a line per process that still has something is appended.
  *   CUDA_VISIBLE_DEVICES as with the real one.
+ *
  * A test that has it loaded reaches the same through control.h. */
 #ifndef TB_TESTS_CUDA_FAKE_H
 #define TB_TESTS_CUDA_FAKE_H
