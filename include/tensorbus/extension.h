@@ -67,7 +67,7 @@ TB_API TB_MUST_USE tb_status tb_extension_drop(tb_node *node, const char *space,
  *           TB_E_INVALID (NULL, space), TB_E_NOMEM, TB_E_FORKED, TB_E_NOT_FOUND (no runner),
  *           TB_E_OWNER_DIED and TB_CLOSED (the runner is gone, and no key is left).
  *  Threads: any.   Waits: up to the timeout; with 0 no system call.
- *  Source:  src/node/dropped.c */
+ *  Source:  src/node/extension.c */
 TB_API TB_MUST_USE tb_status tb_extension_drain(tb_node *node, const char *space,
                                                 int64_t timeout_ns, tb_extension_keys **out);
 

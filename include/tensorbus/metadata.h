@@ -43,7 +43,7 @@ typedef struct tb_metadata_value {
 /** Make empty metadata; destroy it. NULL is allowed for destroying.
  *  Owner:   the caller; end with tb_metadata_destroy().
  *  Returns: TB_OK, TB_E_NOMEM.   Threads: any; destroy: one, the last.   Waits: never.
- *  Source:  src/wire/metadata.c */
+ *  Source:  src/wire/metadata_table.c */
 TB_API TB_MUST_USE tb_status tb_metadata_create(tb_metadata **out);
 TB_API void tb_metadata_destroy(tb_metadata *metadata);
 

@@ -1,6 +1,6 @@
-/* Events: a mark in a stream that other streams, and those of other processes, wait for. The way of
- * ordering where streams cannot wait for words. Any thread; one struct belongs to one thread at a
- * time. */
+/* Events: a mark in a stream that other streams wait for, and that the CPU asks about. Those of
+ * other processes can, too, but frames are not ordered so: architecture.md says why. Any thread;
+ * one struct belongs to one thread at a time. */
 #ifndef TB_CUDA_EVENT_H
 #define TB_CUDA_EVENT_H
 

@@ -160,8 +160,8 @@ struct tb__question {
     int asked; /* it went along with the greeting, and `call` is to be ended */
     struct tb__call call;
 };
-/* As call, but expects reply type `want` with exactly `bytes` body bytes and `fds` descriptors, and
- * copies the body. */
+/* Copy the body of a reply that must be of type `want`, with exactly `bytes` body bytes and `fds`
+ * descriptors. */
 tb_status tb__reply_body(const struct tb__reply *reply, uint16_t want, void *out, size_t bytes,
                          uint32_t fds);
 
