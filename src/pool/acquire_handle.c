@@ -113,17 +113,24 @@ tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame *
 /* ---- without a lease ---- */
 
 /* Copy words that another process may overwrite meanwhile: relaxed atomic loads, so that the race
- * is defined; the caller finds out from the generation whether the bytes belong together. */
+ * is defined; the caller finds out from the generation whether the bytes belong together. Words are
+ * aligned, so that the first and the last, which may reach beyond the frame, stay in its pages:
+ * adopted slots may begin at any byte. */
 static void copy_racing(void *to, const uint8_t *from, size_t bytes)
 {
     uint8_t *out = to;
+    size_t skip = (size_t)((uintptr_t)from % 8);
     size_t i = 0;
+    if (skip != 0) {
+        uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from - skip));
+        i = bytes < 8 - skip ? bytes : 8 - skip;
+        memcpy(out, (const uint8_t *)&word + skip, i);
+    }
     for (; i + 8 <= bytes; i += 8) {
         uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from + i));
         memcpy(out + i, &word, 8);
     }
     if (i < bytes) {
-        /* The last word may end behind the frame, but in its page. */
         uint64_t word = tb__a64_load_relaxed((const struct tb__a64 *)(from + i));
         memcpy(out + i, &word, bytes - i);
     }

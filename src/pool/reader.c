@@ -72,7 +72,7 @@ static tb_status map_parts(tb_reader *reader, const struct tb__reply *reply,
         TB__TRY(tb__gates_map(reply->fds[2], &reader->gates));
     }
     if (reader->segment.view.device_kind == TB__PLACE_MEMFD) {
-        TB__TRY(tb__slots_map(&reader->segment, device_fd, answer->name));
+        TB__TRY(tb__slots_map(&reader->segment, device_fd, answer->name, !reader->no_prefault));
     } else if (reader->segment.view.device_kind != TB__PLACE_SEGMENT) {
         TB__TRY(tb__device_share_open(&reader->segment.view, reader->wanted_device, device_fd,
                                       &reader->device));

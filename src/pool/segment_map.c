@@ -115,7 +115,7 @@ tb_status tb__window_of(int borrow_fd, uint64_t offset, uint64_t bytes, struct t
     return TB_OK;
 }
 
-tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name)
+tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name, int populate)
 {
     const struct tb__doradma_view *view = &segment->view;
     struct tb__window window;
@@ -132,8 +132,8 @@ tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *
         return TB__FAIL(TB_E_PROTOCOL, "pool `%s`: its owner sent sparse memory", name);
     }
     TB__TRY(tb__window_of(borrow_fd, view->device_offset, extent, &window));
-    void *map = mmap(NULL, window.bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, borrow_fd,
-                     (off_t)window.offset);
+    int flags = MAP_SHARED | (populate ? MAP_POPULATE : 0);
+    void *map = mmap(NULL, window.bytes, PROT_READ, flags, borrow_fd, (off_t)window.offset);
     if (map == MAP_FAILED) {
         char text[TB__SIZE_TEXT];
         return TB__FAIL_ERRNO(TB_E_NOMEM, "pool `%s`: mapping %s", name,

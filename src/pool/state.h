@@ -95,16 +95,14 @@ struct tb_pool {
     char name[TB__NAME_SIZE];
     uint8_t uid[16];
     int segment_fd;
-    char *export_path; /* of a DORADMA export, to unlink; or NULL */
-    struct tb__device_share
-        *device;   /* a GPU's memory with the slots; NULL: they are in the segment */
-    int device_fd; /* names it, or an adopted memfd, to readers; or -1 */
+    char *export_path;               /* of a DORADMA export, to unlink; or NULL */
+    struct tb__device_share *device; /* a GPU's memory with the slots; NULL: the host's */
+    int device_fd;                   /* names it, or an adopted memfd, to readers; or -1 */
     struct tb__adoption adoption;
     pthread_mutex_t map_mutex;
-    struct tb__mapped mapped; /* host slots, once a GPU copies from or to them; map_mutex */
-    struct tb__a64
-        stream_slice_ns;          /* claim.c: how long writers sleep when streams hold the slots */
-    struct tb__a32 stream_claims; /* slots that were claimed since the last such sleep */
+    struct tb__mapped mapped;       /* host slots, once a GPU copies from or to them; map_mutex */
+    struct tb__a64 stream_slice_ns; /* claim.c: writers' sleep while streams hold the slots */
+    struct tb__a32 stream_claims;   /* slots that were claimed since the last such sleep */
     _Atomic(struct tb__order *) order; /* frames that GPUs work on; NULL until there is one */
     struct tb__segment segment;
     tb_tensor proto; /* data NULL */
@@ -265,8 +263,8 @@ static inline void tb__pages_leave(tb_pool *pool)
  * wake-ups made by system call. */
 uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds);
 void tb__wake_all(tb_pool *pool);
-void tb__wake_cpu_readers(
-    tb_pool *pool); /* those that order themselves on a GPU were woken before */
+/* Without those that order themselves on a GPU: they were woken before. */
+void tb__wake_cpu_readers(tb_pool *pool);
 
 /* claim.c */
 tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot);
@@ -314,9 +312,9 @@ uint64_t tb__memory_available(void);
 tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
                           const struct tb__pool_wire *answer, int populate);
 void tb__segment_unmap(struct tb__segment *segment);
-/* Map the memfd with the slots of a segment whose owner adopted it. tb__segment_unmap() undoes it,
- * too. */
-tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name);
+/* The same for the memfd with the slots of a segment whose owner adopted it. tb__segment_unmap()
+ * undoes it, too. */
+tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name, int populate);
 
 /* The whole pages of a descriptor's file, of whatever size they are, around a range of it. */
 struct tb__window {

@@ -413,7 +413,7 @@ static void readers_check_what_they_are_sent(void)
         if (cases[i].seals != 0) {
             CHECK(fcntl(fd, F_ADD_SEALS, cases[i].seals) == 0);
         }
-        CHECK_STATUS(tb__slots_map(&segment, fd, "frames"), cases[i].status);
+        CHECK_STATUS(tb__slots_map(&segment, fd, "frames", 1), cases[i].status);
         CHECK(cases[i].status == TB_OK || strstr(tb_last_error_text(), cases[i].text) != NULL);
         CHECK_EQ(segment.slots_map != NULL, cases[i].status == TB_OK);
         tb__segment_unmap(&segment);
@@ -421,14 +421,62 @@ static void readers_check_what_they_are_sent(void)
     }
     CHECK(unlink(path) == 0);
     struct tb__segment segment = {.view = {.slot_count = 1, .slot_stride = 1, .slot_bytes = 1}};
-    CHECK_STATUS(tb__slots_map(&segment, -1, "frames"), TB_E_PROTOCOL);
+    CHECK_STATUS(tb__slots_map(&segment, -1, "frames", 1), TB_E_PROTOCOL);
+}
+
+/* Move a reader's slots to where nothing can be read behind them; returns what that is. */
+static uint8_t *move_before_guard(struct tb__segment *segment, size_t bytes)
+{
+    uint8_t *place = mmap(NULL, bytes + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(place != MAP_FAILED && segment->slots_map_bytes == bytes);
+    ptrdiff_t by = place - (uint8_t *)segment->slots_map;
+    CHECK(mremap(segment->slots_map, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
+    segment->slots_map = place;
+    segment->data += by;
+    return place + bytes;
+}
+
+/* Frames that begin at an odd byte and end with the last page: a copy of one reads nothing behind
+ * it. */
+static void frames_at_the_end_of_memory_are_copied(void)
+{
+    enum { BYTES = 4099, SLOTS = 2, ALL = 12288, FIRST = ALL - SLOTS * BYTES };
+    struct memory memory;
+    struct releases releases = {0};
+    tb_pool *pool;
+    memory_make(&memory, ALL);
+    tb_bus *bus = open_bus("owner");
+    tb_adoption adoption = memory_adoption(&memory, FIRST, 0, &releases);
+    tb_pool_options options = words_options("frames", BYTES, SLOTS);
+    options.dtype = TB_U8;
+    options.adopt = &adoption;
+    CHECK_OK(tb_pool_register(bus, &options, &pool));
+    tb_reader *reader = open_reader(bus, "owner/frames");
+    uint8_t *guard = move_before_guard(&reader->segment, ALL);
+    for (int n = 0; n < 2 * SLOTS; n++) {
+        uint8_t frame[BYTES], copy[BYTES + 1] = {0};
+        size_t bytes = 0;
+        uint64_t sequence = 0;
+        for (int i = 0; i < BYTES; i++) {
+            frame[i] = (uint8_t)(i * 7 + n + 1);
+        }
+        tb_tensor tensor = {.data = frame, .dtype = TB_U8, .ndim = 1, .shape = {BYTES}};
+        CHECK_OK(tb_pool_write(pool, &tensor, 0, NULL));
+        CHECK_OK(tb_reader_copy_newest(reader, copy, sizeof copy, &bytes, &sequence));
+        CHECK_EQ(bytes, BYTES);
+        CHECK(memcmp(copy, frame, BYTES) == 0);
+        CHECK_EQ(copy[BYTES], 0);
+    }
+    tb_bus_close(bus);
+    munmap(guard, 4096);
+    CHECK_EQ(releases.count, 1);
+    memory_drop(&memory);
 }
 
 static const struct test tests[] = {
-    TEST(readers_map_the_pages_of_the_slots, 60),
-    TEST(loans_are_slots_as_they_are, 30),
-    TEST(what_cannot_be_adopted_is_refused, 30),
-    TEST(readers_check_what_they_are_sent, 30),
+    TEST(readers_map_the_pages_of_the_slots, 60),     TEST(loans_are_slots_as_they_are, 30),
+    TEST(what_cannot_be_adopted_is_refused, 30),      TEST(readers_check_what_they_are_sent, 30),
+    TEST(frames_at_the_end_of_memory_are_copied, 30),
 };
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 /* When readers take their page faults: all of them while attaching, or each at the first touch. */
-#include "proc/pool_support.h"
+#include "proc/adopt_support.h"
 
 #include <sys/resource.h>
 
@@ -25,26 +25,35 @@ static void owner(void *argument)
     tb_bus *bus = open_bus("owner");
     tb_pool *pool = register_words(bus, "frames", WORDS, SLOTS);
     int64_t *words = calloc((size_t)WORDS, sizeof *words);
+    struct memory memory;
+    tb_pool *adopted;
+    memory_make(&memory, (size_t)WORDS * 8 * SLOTS);
+    tb_adoption adoption = memory_adoption(&memory, 0, 0, NULL);
+    adoption.release = NULL;
+    CHECK_OK(register_adopted(bus, "adopted", WORDS, SLOTS, &adoption, &adopted));
     tb_tensor tensor = {
         .data = words, .device = TB_CPU, .dtype = TB_I64, .ndim = 1, .shape = {WORDS}};
     CHECK(words != NULL);
     CHECK_OK(tb_pool_write(pool, &tensor, TB_SECONDS(1), NULL));
+    CHECK_OK(tb_pool_write(adopted, &tensor, TB_SECONDS(1), NULL));
     CHECK_OK(tb_register(bus, &tensor, id));
     CHECK_OK(tb_write(bus, id, &tensor, TB_SECONDS(1)));
     parent_tell(id, sizeof id);
     parent_pause("open");
     free(words);
     tb_bus_close(bus);
+    memory_drop(&memory);
 }
 
 /* Faults of attaching and of the first pass over a frame. */
-static void count(tb_bus *bus, uint32_t no_prefault, long *attaching, long *reading)
+static void count(tb_bus *bus, const char *path, uint32_t no_prefault, long *attaching,
+                  long *reading)
 {
     tb_reader_options options = {.size = sizeof options, .no_prefault = no_prefault};
     tb_reader *reader;
     tb_frame *frame;
     long before = faults();
-    CHECK_OK(tb_reader_open(bus, "owner/frames", &options, &reader));
+    CHECK_OK(tb_reader_open(bus, path, &options, &reader));
     *attaching = faults() - before;
     CHECK_OK(tb_reader_next(reader, TB_SECONDS(1), &frame));
     before = faults();
@@ -76,10 +85,27 @@ static void a_reader_takes_its_faults_when_it_attaches(void)
     long reading;
     begin(&child, id);
     tb_bus *bus = open_bus("reader");
-    count(bus, 0, &attaching, &reading);
+    count(bus, "owner/frames", 0, &attaching, &reading);
     CHECK(attaching >= POOL_FAULTS);
     CHECK(reading < FRAME_FAULTS);
-    count(bus, 1, &attaching, &reading);
+    count(bus, "owner/frames", 1, &attaching, &reading);
+    CHECK(attaching < FEW);
+    CHECK(reading >= FRAME_FAULTS);
+    end(&child, bus);
+}
+
+/* The kernel does not count what it maps by itself when it is asked to. */
+static void adopted_memory_is_mapped_as_the_reader_wants_it(void)
+{
+    struct child child;
+    char id[TB_POOL_ID_SIZE];
+    long attaching;
+    long reading;
+    begin(&child, id);
+    tb_bus *bus = open_bus("reader");
+    count(bus, "owner/adopted", 0, &attaching, &reading);
+    CHECK(reading < FRAME_FAULTS);
+    count(bus, "owner/adopted", 1, &attaching, &reading);
     CHECK(attaching < FEW);
     CHECK(reading >= FRAME_FAULTS);
     end(&child, bus);
@@ -113,6 +139,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(a_reader_takes_its_faults_when_it_attaches, 20),
+        TEST(adopted_memory_is_mapped_as_the_reader_wants_it, 20),
         TEST(reading_by_id_or_handle_does_not_map_the_whole_pool, 20),
     };
     return harness_main(argc, argv, tests, TEST_COUNT(tests));
