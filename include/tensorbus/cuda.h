@@ -41,8 +41,9 @@ TB_API TB_MUST_USE tb_status tb_bus_set_stream_ordered(tb_bus *bus, int on);
 /** Publish a loan when what was enqueued on the stream before this call is done. Returns at once.
  *  Owner:   consumes the loan, also on failure. The slot comes free when the GPU and all readers
  *           are done. *out (may be NULL) is 48 bytes of plain data; it may travel at once.
- *  Returns: TB_OK, TB_E_FREED, TB_E_UNSUPPORTED (no CUDA), TB_E_SYSTEM (the driver: the frame is
- *           not published, the next one may be), TB_E_INVALID (NULL), TB_E_FORKED.
+ *  Returns: TB_OK, TB_E_FREED, TB_E_UNSUPPORTED (no CUDA; a frame that was promised), TB_E_SYSTEM
+ *           (the driver: the frame is not published, the next one may be), TB_E_INVALID (NULL),
+ *           TB_E_FORKED.
  *  Threads: any; frames of one pool are numbered in the order of these calls.   Waits: never.
  *  Source:  src/pool/publish_on.c */
 TB_API TB_MUST_USE tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream,

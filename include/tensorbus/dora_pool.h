@@ -44,7 +44,7 @@ TB_API TB_MUST_USE tb_status tb_dora_pool_open(const char *name, tb_device devic
  *           the one to check, and to pass as `after` the next time; 0 as `after`: any.
  *  Returns: TB_OK, TB_AGAIN (none in time: nothing was written, or a write is not over), TB_E_FREED
  *           (the file was removed: it was freed or replaced), TB_E_CORRUPT (it was cut short),
- *           TB_E_INVALID (NULL), TB_E_FORKED.
+ *           TB_E_SYSTEM, TB_E_INVALID (NULL).
  *  Threads: any, several at once.   Waits: up to the timeout, looking every millisecond.
  *  Source:  src/pool/dora_pool.c */
 TB_API TB_MUST_USE tb_status tb_dora_pool_read(tb_dora_pool *pool, uint64_t after,

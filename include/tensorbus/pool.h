@@ -99,7 +99,8 @@ TB_API const tb_tensor *tb_loan_tensor(const tb_loan *loan);
  *  Shape:   ndim and shape as given; strides in elements, NULL = row-major; no negative strides.
  *  Owner:   shape and strides are copied.
  *  Returns: TB_OK, TB_E_INVALID (NULL, ndim, a negative dimension or stride), TB_E_LIMIT
- *           (overflow), TB_E_MISMATCH (fixed-shape pool, or larger than the slot).
+ *           (overflow), TB_E_MISMATCH (fixed-shape pool, larger than the slot, or not of as many
+ *           bytes as were promised).
  *  Threads: the loan belongs to one thread at a time.   Waits: never.   Source: src/pool/loan.c */
 TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const int64_t *shape,
                                              const int64_t *strides);
