@@ -39,8 +39,11 @@ static tb_status check_slots(struct adopting *it)
     unit = unit > 0 ? unit : 1;
     spec->slot_stride = it->given.stride_bytes != 0 ? it->given.stride_bytes : spec->slot_bytes;
     if (spec->slot_bytes == 0) {
-        return TB__FAIL(TB_E_INVALID, "pool `%s`: slots of 0 bytes: there is nothing to adopt",
-                        name);
+        return TB__FAIL(
+            TB_E_INVALID,
+            "pool `%s`: slots of 0 bytes: there is nothing to adopt: give it a shape with "
+            "elements, or leave adopt NULL",
+            name);
     }
     if (spec->slot_stride < spec->slot_bytes) {
         return TB__FAIL(TB_E_INVALID,
@@ -50,7 +53,9 @@ static tb_status check_slots(struct adopting *it)
     }
     if (!tb__doradma_extent(spec->slot_stride, spec->slots, spec->slot_bytes, &it->extent) ||
         it->extent > INT64_MAX) {
-        return TB__FAIL(TB_E_LIMIT, "pool `%s`: %u slots, %" PRIu64 " bytes apart: that overflows",
+        return TB__FAIL(TB_E_LIMIT,
+                        "pool `%s`: %u slots, %" PRIu64
+                        " bytes apart: that overflows: make stride_bytes smaller",
                         name, spec->slots, spec->slot_stride);
     }
     if (it->given.bytes != 0 && it->extent > it->given.bytes) {
@@ -78,14 +83,17 @@ static tb_status check_given(struct adopting *it)
     const tb_pool_options *options = it->options;
     const char *name = it->pool->name;
     if ((int)given->by < TB_ADOPT_ADDRESS || given->by > TB_ADOPT_DMABUF) {
-        return TB__FAIL(TB_E_INVALID, "pool `%s`: adopting by %d is not known", name,
-                        (int)given->by);
+        return TB__FAIL(TB_E_INVALID,
+                        "pool `%s`: adopting by %d is not known: say TB_ADOPT_ADDRESS, "
+                        "TB_ADOPT_MEMFD or TB_ADOPT_DMABUF",
+                        name, (int)given->by);
     }
     if (given->by == TB_ADOPT_ADDRESS ? given->data == NULL || given->offset != 0
                                       : given->fd < 0 || fcntl(given->fd, F_GETFD) < 0) {
         return TB__FAIL(TB_E_INVALID,
                         given->by == TB_ADOPT_ADDRESS
-                            ? "pool `%s`: an adoption by address has `data`, and no offset"
+                            ? "pool `%s`: an adoption by address has `data`, and no offset: say in "
+                              "data where slot 0 lies"
                             : "pool `%s`: an adoption by descriptor needs one that is open",
                         name);
     }
