@@ -144,9 +144,8 @@ class Producer:
         }
         self.reused = [torch.empty(ELEMENTS, device=device) for _ in range(REUSED)]
         self.number = 0
-        self.steps: dict[
-            str, list[list[float]]
-        ] = {}  # of each way: microseconds, a list for each frame
+        # Of each way: microseconds, a list for each frame.
+        self.steps: dict[str, list[list[float]]] = {}
 
     def synchronize(self) -> None:
         if self.device != "cpu":

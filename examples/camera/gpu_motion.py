@@ -38,9 +38,8 @@ class Motion:
 
     def __init__(self) -> None:
         self.background: torch.Tensor | None = None
-        self.previous = self.still = torch.empty(
-            0
-        )  # the frame before; frames since a cell has changed
+        # The frame before; frames since a cell has changed.
+        self.previous = self.still = torch.empty(0)
         self.cell = 1  # pixels a side
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:

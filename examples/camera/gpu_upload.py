@@ -27,9 +27,8 @@ def main() -> None:
             frame = event.frame if event.type == "INPUT" else None
             if frame is None:
                 continue
-            if (
-                pool is None or pool.shape != frame.shape
-            ):  # the first one, or the camera's size has changed
+            # The first one, or the camera's size has changed.
+            if pool is None or pool.shape != frame.shape:
                 pool = tb.Pool.register(
                     tb.Spec(frame.shape, frame.dtype), device=DEVICE, slots=SLOTS
                 )

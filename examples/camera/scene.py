@@ -44,12 +44,12 @@ class Scene:
     def draw(self, index: int, image: np.ndarray) -> None:
         """Write frame `index` into uint8[height][width][3]."""
         image[:] = self.ground
-        for number, color in enumerate(((230, 80, 60), (250, 220, 90), (120, 240, 160))):
+        for number, colour in enumerate(((230, 80, 60), (250, 220, 90), (120, 240, 160))):
             radius = self.height // 12
             across = (index * (5 + 2 * number) + number * self.width // 3) % self.width
             down = self.height * (number + 1) // 4
             distance = (self.rows - down) ** 2 + (self.columns - across) ** 2
-            image[distance < radius * radius] = color
+            image[distance < radius * radius] = colour
 
     def read(self) -> Iterator[int]:
         yield from range(self.frames)
