@@ -62,8 +62,8 @@ struct example_source {
 struct example_source example_source_create(const char *node, const struct example_config *config);
 void example_source_destroy(struct example_source *source);
 
-/* Start a GPU's driver ahead: that takes some 0.1 s, which is no part of the first frame's way. Where
- * it cannot be had the sender says so. */
+/* Start a GPU's driver ahead: that takes some 0.1 s, which is no part of the first frame's way.
+ * Where it cannot be had the sender says so. */
 void example_open_device(tb_device device);
 
 /* As example_fail(), with what the flow needs when `status` says that a device is not there. */
