@@ -183,7 +183,6 @@ void tb__lifeline_drop(struct tb__lifeline *line);
 void tb__lifeline_open_lock(struct tb__lifeline *line);
 void tb__lifeline_open_unlock(struct tb__lifeline *line);
 
-uint64_t tb__lifeline_peer_id(const struct tb__lifeline *line);
 const char *tb__lifeline_peer_name(const struct tb__lifeline *line);
 uint32_t tb__lifeline_peer_pid(const struct tb__lifeline *line); /* from SO_PEERCRED */
 uint32_t tb__lifeline_peer_uid(const struct tb__lifeline *line);

@@ -350,11 +350,6 @@ void tb__lifeline_open_unlock(struct tb__lifeline *line)
     pthread_mutex_unlock(&line->open_mutex);
 }
 
-uint64_t tb__lifeline_peer_id(const struct tb__lifeline *line)
-{
-    return line->peer_id;
-}
-
 const char *tb__lifeline_peer_name(const struct tb__lifeline *line)
 {
     return line->peer_name;

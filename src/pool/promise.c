@@ -139,9 +139,12 @@ tb_status tb__promise_await(tb_reader *reader, const tb_handle *handle)
         }
         if (tb__left_ns(deadline_ns) == 0) {
             return TB__FAIL(TB_AGAIN,
-                            "frame %llu of pool `%s/%s` was promised, and not published within 10 "
-                            "s: does its owner (pid %u) stand still?",
-                            sequence, owner, reader->name, tb__lifeline_peer_pid(reader->line));
+                            "frame %llu of pool `%s/%s` was promised, and is not published yet: %s "
+                            "(pid %u)",
+                            sequence, owner, reader->name,
+                            tb__interrupted() ? "the wait for its owner was interrupted"
+                                              : "after 10 s; does its owner stand still?",
+                            tb__lifeline_peer_pid(reader->line));
         }
         sleep_until_decided(reader, promised, handle->generation, deadline_ns);
     }
