@@ -58,11 +58,12 @@ VALUES = {
     "column": pa.array([1, 2]), "times": pa.array([1], pa.timestamp("us")),
     "texts": pa.array(["a", None]), "struct": pa.array([{"a": [1], "b": "x"}])[0:1],
     "dictionary": pa.array(["a", "b"]).dictionary_encode(), "table": pa.table({"a": [1]}),
+    "chunks": pa.chunked_array([[1], [2]]),
 }  # fmt: skip
 REFUSED = {
     "int": 5, "list": [1], "liar": Liar(), "broken": Broken(), "object": object(),
     "surrogate": "\ud800",
-    "chunks": pa.chunked_array([[1], [2]]), "objects": np.array([None]), "deep": np.zeros([1] * 9),
+    "objects": np.array([None]), "deep": np.zeros([1] * 9),
 }  # fmt: skip
 METADATA = {
     "all": {"a": 1, "b": 0.5, "c": True, "d": "text", "e": [1], "f": [0.5], "g": ["x"], "h": []},
