@@ -5,8 +5,8 @@
 
 #define WORDS ((int64_t)1 << 21) /* 16 MiB */
 #define SLOTS 4
-/* The kernel maps at most so much around a fault. */
-#define AROUND_BYTES ((int64_t)1 << 20)
+/* The kernel maps at most so much around a fault: 64 KiB, or a huge page where memfds have them. */
+#define AROUND_BYTES ((int64_t)2 << 20)
 #define POOL_FAULTS (WORDS * 8 * SLOTS / AROUND_BYTES)
 #define FRAME_FAULTS (WORDS * 8 / AROUND_BYTES)
 /* What attaching takes beside the slots; AddressSanitizer's own pages are counted, too. */
