@@ -228,8 +228,8 @@ bit late_clear[2];         /* the reader's store of 0 to its entry is in its sto
 bit late_taken;            /* reader 1's store of its cursor is in its store buffer */
 bit waiting[2];            /* in the pages, set by the owner's threads */
 byte waiters;              /* threads that wait (the owner's own memory) */
-bit contended;             /* a thread has passed over a slot that another has (the owner's own memory) */
-bit owned;                 /* a thread of the owner has the slot (the owner's own memory) */
+bit contended;             /* a thread has passed over a slot that another tries (the owner's own memory) */
+bit owned;                 /* a thread of the owner tries the slot (its own memory); a loan's end always rings */
 bit late_idle;             /* its store of 0 there is in its store buffer */
 bit late_waiting[4];       /* the same in the store buffers: of thread t, for page p, at 2t + p */
 bit linked[2] = {1, 0};    /* the page is in the owner's list */
