@@ -256,6 +256,7 @@ static void freed_owner(void *argument)
         parent_tell(&woken, sizeof woken);
         parent_hear(&order, 1);
         tb_pool_close(pool);
+        parent_reached("closed"); /* until then who opens it is told that it was freed */
     }
     tb_bus_close(bus);
 }
@@ -278,6 +279,7 @@ static void free_by_another_wakes_the_writer(void)
         latest = woken - begun > latest ? woken - begun : latest;
         tb_reader_close(reader);
         child_go(&owner);
+        child_await(&owner, "closed");
     }
     CHECK_LT(latest, 100000000LL * harness_slowness());
     child_join(&owner);
