@@ -12,10 +12,8 @@
 /* What attaching takes beside the slots; AddressSanitizer's own pages are counted, too. */
 #if defined(__SANITIZE_ADDRESS__)
 #define FEW 256
-#define READING_FEW 128
 #else
 #define FEW 48
-#define READING_FEW FRAME_FAULTS
 #endif
 
 static long faults(void)
@@ -94,7 +92,7 @@ static void a_reader_takes_its_faults_when_it_attaches(void)
     tb_bus *bus = open_bus("reader");
     count(bus, "owner/frames", 0, &attaching, &reading);
     CHECK(attaching >= POOL_FAULTS);
-    CHECK(reading < READING_FEW);
+    CHECK(reading < FRAME_FAULTS);
     count(bus, "owner/frames", 1, &attaching, &reading);
     CHECK(attaching < FEW);
     CHECK(reading >= FRAME_FAULTS);
@@ -108,10 +106,13 @@ static void adopted_memory_is_mapped_as_the_reader_wants_it(void)
     char id[TB_POOL_ID_SIZE];
     long attaching;
     long reading;
+#if defined(__SANITIZE_ADDRESS__)
+    harness_skip("AddressSanitizer's shadow of what is read is counted, too");
+#endif
     begin(&child, id);
     tb_bus *bus = open_bus("reader");
     count(bus, "owner/adopted", 0, &attaching, &reading);
-    CHECK(reading < READING_FEW);
+    CHECK(reading < FRAME_FAULTS);
     count(bus, "owner/adopted", 1, &attaching, &reading);
     CHECK(attaching < FEW);
     CHECK(reading >= FRAME_FAULTS);
