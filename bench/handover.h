@@ -23,7 +23,6 @@ struct tb__handover {
     struct tb__side receiver;
     struct tb__series series; /* nanoseconds */
     uint64_t slept;           /* takes that really slept */
-    int left_out;             /* rounds that do not count: where the processors shared no cache */
     tb_status status;         /* of this way */
 };
 

@@ -10,21 +10,21 @@
 #include "bench/rows.h"
 
 static const struct tb__bench_text there_text = {
+    "as gpu/torch/p50, up to a torch.Tensor that the other process's stream may use; untouched",
+    "from just before the hand-over to that tensor",
+    "the same",
+};
+static const struct tb__bench_text read_text = {
     "two Python processes: one hands a CUDA tensor of 64 MiB over for each frame, through a queue "
-    "of torch.multiprocessing, or as a frame of a pool; the other takes it, asleep until then",
-    "from just before the hand-over to a torch.Tensor that the other process's stream may use; "
-    "untouched",
+    "of torch.multiprocessing, or as a frame of a pool; the other takes it, asleep until then, and "
+    "reads one element by .item(), which waits for the GPU",
+    "from just before the hand-over to just after the element was read",
     "torch.multiprocessing, in the same run and the same interpreter: the fastest of its Queue, "
     "its SimpleQueue, and that with tensors that are used again",
 };
-static const struct tb__bench_text read_text = {
-    "as gpu/torch/p50, and the other process reads one element by .item(), which waits for the GPU",
-    "from just before the hand-over to just after the element was read",
-    "the same",
-};
 static const struct tb__bench_row rows[] = {
-    {"gpu/torch/p50", "us", &there_text},
-    {"gpu/torch/read/p50", "us", &read_text},
+    {"gpu/torch/p50", "us", &read_text},
+    {"gpu/torch/there/p50", "us", &there_text},
 };
 #define ROWS 2
 
@@ -44,7 +44,7 @@ static void look_at(const char *line, struct found found[ROWS])
     }
     char *read = strstr(way, "_read_us");
     char *end = read != NULL ? read : strstr(way, "_us");
-    struct found *at = &found[read != NULL];
+    struct found *at = &found[read == NULL];
     if (end == NULL) {
         return;
     }

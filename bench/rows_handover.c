@@ -5,10 +5,6 @@
 
 #include "bench/handover.h"
 
-/* One way between cores that share a last-level cache; it is 0.05 to 0.08 us, else 0.2 and more. */
-#define NEAR_NS 120.0
-#define NEAR_ROUNDS_MIN 5
-
 static const struct tb__bench_text futex_text = {
     .does = "Two processes on different cores. The sender sleeps at least 1.05 ms, then adds to a "
             "shared "
@@ -44,18 +40,14 @@ static const struct tb__bench_text spinning_text = {
     .interval =
         "One way: from just before tb_loan_publish() to tb_reader_next() having returned the "
         "leased frame.",
-    .floor =
-        "The same percentile of floor/spin in the same run. Needs two free cores that share a "
-        "cache: rounds in which floor/spin is above 0.12 us are left out if five others remain.",
+    .floor = "The same percentile of floor/spin in the same run. Needs two free cores.",
 };
 static const struct tb__bench_text polling_text = {
     .does = "As handover/spinning, but the reader calls tb_reader_next() with timeout 0 in a loop.",
     .interval =
         "One way: from just before tb_loan_publish() to tb_reader_next() having returned the "
         "leased frame.",
-    .floor =
-        "The same percentile of floor/spin in the same run. Needs two free cores that share a "
-        "cache: rounds in which floor/spin is above 0.12 us are left out if five others remain.",
+    .floor = "The same percentile of floor/spin in the same run. Needs two free cores.",
 };
 static const struct tb__bench_text size_text = {
     .does = "As handover/blocking, for a pool of 256 MiB frames and one of 8 byte frames, "
@@ -65,8 +57,7 @@ static const struct tb__bench_text size_text = {
         "One way: from just before tb_loan_publish() to tb_reader_next() having returned the "
         "leased frame.",
     .floor =
-        "The 8 byte frames in the same run: a hand-over must not depend on the size. The ratio is "
-        "the median over pairs of blocks that followed each other: what a wake-up costs drifts.",
+        "The median of the 8 byte frames in the same run: a hand-over must not depend on the size.",
 };
 
 static const struct tb__bench_row blocking_rows[] = {
@@ -108,9 +99,8 @@ static tb_status report_percentiles(struct tb__bench *bench, const char *const r
             tb__bench_report(bench, rows[i], &figure, below.value,
                              "%zu samples, %.1f %% of wake-ups slept", h->series.count, slept);
         } else {
-            tb__bench_report(bench, rows[i], &figure, below.value,
-                             "%zu samples, %llu slept, rounds left out: %d", h->series.count,
-                             (unsigned long long)h->slept, h->left_out);
+            tb__bench_report(bench, rows[i], &figure, below.value, "%zu samples, %llu slept",
+                             h->series.count, (unsigned long long)h->slept);
         }
     }
     return TB_OK;
@@ -153,35 +143,6 @@ static tb_status blocking_run(struct tb__bench *bench)
     return report_ways(bench, rows, h, 2, status);
 }
 
-/* The goals of spinning are for two processors that share a cache. A hypervisor may move them apart
- * in the middle of a run, and back: rounds in which the bare word takes longer than between any two
- * that share one are left out, if enough others remain. Returns how many were left out. */
-static int keep_near_rounds(struct tb__handover *h, int count)
-{
-    struct tb__figure floor;
-    int keep[TB__BENCH_MAX_BLOCKS] = {0};
-    int kept = 0;
-    for (int i = 0; i < count; i++) {
-        if (h[i].status != TB_OK || h[i].series.blocks != h[0].series.blocks) {
-            return 0;
-        }
-    }
-    if (tb__series_blocks(&h[0].series, 0.5, 1, &floor) != TB_OK) {
-        return 0;
-    }
-    for (int i = 0; i < floor.blocks; i++) {
-        keep[i] = floor.block[i] <= NEAR_NS;
-        kept += keep[i];
-    }
-    if (kept < NEAR_ROUNDS_MIN) {
-        return 0;
-    }
-    for (int i = 0; i < count; i++) {
-        tb__series_keep(&h[i].series, keep);
-    }
-    return floor.blocks - kept;
-}
-
 static tb_status spinning_run(struct tb__bench *bench)
 {
     struct tb__handover h[3] = {
@@ -194,7 +155,7 @@ static tb_status spinning_run(struct tb__bench *bench)
         {.way = {.name = "polling", .type = &tb__way_poll, .bytes = 6220800, .slots = 4}},
     };
     struct tb__handover_plan plan = {
-        .blocks = tb__bench_blocks(bench, 16),
+        .blocks = tb__bench_blocks(bench, 10),
         .samples = tb__bench_quick(bench) ? 5000 : 20000,
     };
     static const char *const rows[3][2] = {
@@ -203,10 +164,6 @@ static tb_status spinning_run(struct tb__bench *bench)
         {"handover/polling/p50", "handover/polling/p99"},
     };
     tb_status status = tb__handover_measure(h, 3, &plan);
-    int left_out = keep_near_rounds(h, 3);
-    for (int i = 0; i < 3; i++) {
-        h[i].left_out = left_out;
-    }
     return report_ways(bench, rows, h, 3, status);
 }
 
@@ -218,8 +175,8 @@ static tb_status size_run(struct tb__bench *bench)
          .asleep = 1},
     };
     struct tb__handover_plan plan = {
-        .blocks = tb__bench_blocks(bench, 20),
-        .samples = tb__bench_quick(bench) ? 150 : 200,
+        .blocks = tb__bench_blocks(bench, 14),
+        .samples = tb__bench_quick(bench) ? 150 : 300,
     };
     struct tb__figure small, large;
     tb_status status = tb__handover_measure(h, 2, &plan);
@@ -230,16 +187,8 @@ static tb_status size_run(struct tb__bench *bench)
         status = tb__series_blocks(&h[1].series, 0.5, 1e-3, &large);
     }
     if (status == TB_OK) {
-        double ratios[TB__BENCH_MAX_BLOCKS];
-        struct tb__figure ratio;
-        for (int i = 0; i < large.blocks; i++) {
-            ratios[i] = large.block[i] / small.block[i];
-        }
-        tb__figure_of(ratios, large.blocks, &ratio);
-        tb__bench_report(bench, size_rows[0].name, &large, large.value / ratio.value,
-                         "untouched; ratio: median over pairs of blocks, [%.3f..%.3f]; %.1f %% of "
-                         "wake-ups slept",
-                         ratio.min, ratio.max,
+        tb__bench_report(bench, size_rows[0].name, &large, small.value,
+                         "untouched; %.1f %% of wake-ups slept",
                          100.0 * (double)(h[0].slept + h[1].slept) /
                              (double)(h[0].series.count + h[1].series.count));
     }

@@ -36,24 +36,6 @@ void tb__series_end_block(struct tb__series *series)
     series->ends[series->blocks++] = series->count;
 }
 
-void tb__series_keep(struct tb__series *series, const int keep[TB__BENCH_MAX_BLOCKS])
-{
-    size_t from = 0;
-    int blocks = 0;
-    series->count = 0;
-    for (int i = 0; i < series->blocks; i++) {
-        size_t end = series->ends[i];
-        if (keep[i]) {
-            memmove(series->values + series->count, series->values + from,
-                    (end - from) * sizeof series->values[0]);
-            series->count += end - from;
-            series->ends[blocks++] = series->count;
-        }
-        from = end;
-    }
-    series->blocks = blocks;
-}
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;

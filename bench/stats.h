@@ -36,9 +36,6 @@ void tb__series_fini(struct tb__series *series);
 tb_status tb__series_add(struct tb__series *series, double value);
 void tb__series_end_block(struct tb__series *series);
 
-/* Keep the blocks whose flag is set, and forget the others. */
-void tb__series_keep(struct tb__series *series, const int keep[TB__BENCH_MAX_BLOCKS]);
-
 /* Percentile (0 to 1) of `count` values, which are sorted in place; nearest rank. NaN when empty.
  */
 double tb__percentile(double *values, size_t count, double rank);

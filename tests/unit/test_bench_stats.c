@@ -46,30 +46,6 @@ static void block_figures_are_medians_of_medians(void **state)
     tb__series_fini(&series);
 }
 
-static void blocks_are_left_out_whole(void **state)
-{
-    (void)state;
-    static const int keep[TB__BENCH_MAX_BLOCKS] = {0, 1, 0, 1};
-    struct tb__series series;
-    struct tb__figure figure;
-    assert_int_equal(tb__series_init(&series, 16), TB_OK);
-    for (int block = 1; block <= 4; block++) {
-        for (int i = 0; i < block; i++) { /* blocks of different lengths */
-            assert_int_equal(tb__series_add(&series, block * 10 + i), TB_OK);
-        }
-        tb__series_end_block(&series);
-    }
-    tb__series_keep(&series, keep);
-    assert_int_equal(series.count, 6);
-    assert_int_equal(tb__series_blocks(&series, 0.5, 1, &figure), TB_OK);
-    assert_int_equal(figure.blocks, 2);
-    assert_true(figure.block[0] == 20.5 && figure.block[1] == 41.5);
-    assert_int_equal(tb__series_pooled(&series, 1, 1, &figure), TB_OK);
-    assert_true(figure.value == 43);
-    assert_int_equal(tb__series_add(&series, 1), TB_OK);
-    tb__series_fini(&series);
-}
-
 static void figure_of_nothing_is_no_number(void **state)
 {
     (void)state;
@@ -84,7 +60,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(percentile_takes_the_nearest_rank),
         cmocka_unit_test(block_figures_are_medians_of_medians),
-        cmocka_unit_test(blocks_are_left_out_whole),
         cmocka_unit_test(figure_of_nothing_is_no_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
