@@ -34,6 +34,8 @@ struct leak_shm {
     char names[64][80];
     unsigned count;
 };
+/* Remove what tests of processes that have ended left in /dev/shm: told of before, or killed. */
+void leak_shm_sweep(void);
 void leak_shm_take(struct leak_shm *before);
 int leak_shm_compare(const struct leak_shm *before, char *text, size_t size);
 

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -229,6 +230,28 @@ int leak_directory(const char *directory, int sockets_allowed, char *text, size_
 static int is_pool_file(const char *name)
 {
     return strncmp(name, "dora_pool_", 10) == 0;
+}
+
+/* Tests name their files after their process. */
+static int is_orphan(const char *name)
+{
+    const char *number = strrchr(name, '_');
+    int ours = strncmp(name, "dora_pool_test_", strlen("dora_pool_test_")) == 0;
+    long pid = ours && number != NULL ? strtol(number + 1, NULL, 10) : 0;
+    return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+void leak_shm_sweep(void)
+{
+    DIR *directory = opendir("/dev/shm");
+    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        if (is_orphan(entry->d_name)) {
+            unlinkat(dirfd(directory), entry->d_name, 0);
+        }
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
 }
 
 void leak_shm_take(struct leak_shm *before)

@@ -199,6 +199,7 @@ static void run_test(const struct test *test, struct outcome *outcome)
     int pipe_fds[2];
     struct leak_shm shm;
     char template[] = "/tmp/tb-test-XXXXXX";
+    leak_shm_sweep();
     leak_shm_take(&shm);
     if (mkdtemp(template) == NULL || pipe2(pipe_fds, O_CLOEXEC) != 0) {
         perror("harness");
