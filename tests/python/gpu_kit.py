@@ -99,3 +99,18 @@ pool = tb.Pool.register(A, name="front", device="cuda:0")
 def run_scene(*sources: str, machine: str = "devices=1") -> list[str]:
     """The words that a process prints which has the pool `front`, of A's shape, on a GPU."""
     return run(SCENE, *sources, machine=machine).split()
+
+
+# For scripts of a framework, which has started the driver.
+FRAME_SCENE = """
+tb.open_bus("camera")
+A = np.arange(24, dtype="f4").reshape(4, 6)
+pool = tb.Pool.register(A, name="front", device="cuda:0")
+pool.write(A)
+frame = pool.read()
+"""
+
+
+def run_words(*sources: str) -> list[str]:
+    """The words that a script prints."""
+    return run(*sources).split()

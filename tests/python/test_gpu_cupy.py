@@ -3,22 +3,9 @@ test in processes of its own."""
 
 import pytest
 
-import gpu_kit
-from gpu_kit import needs, needs_real
+from gpu_kit import FRAME_SCENE as SCENE, needs, needs_real, run_words as run
 
 pytestmark = [pytest.mark.usefixtures("directory"), needs_real, needs("cupy")]
-
-SCENE = """
-tb.open_bus("camera")
-A = np.arange(24, dtype="f4").reshape(4, 6)
-pool = tb.Pool.register(A, name="front", device="cuda:0")
-pool.write(A)
-frame = pool.read()
-"""
-
-
-def run(*sources: str) -> list[str]:
-    return gpu_kit.run(*sources).split()
 
 
 def test_cupy_reads_and_writes_in_place() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 
 import pytest
 import tensorbus
 
 import gpu_kit
-import kit
 from dora_support import Place, tool
 from gpu_kit import needs_gpu
 

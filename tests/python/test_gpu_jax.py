@@ -4,17 +4,9 @@ test in processes of its own."""
 import pytest
 
 import gpu_kit
-from gpu_kit import needs, needs_real
+from gpu_kit import FRAME_SCENE as SCENE, needs, needs_real
 
 pytestmark = [pytest.mark.usefixtures("directory"), needs_real, needs("jax")]
-
-SCENE = """
-tb.open_bus("camera")
-A = np.arange(24, dtype="f4").reshape(4, 6)
-pool = tb.Pool.register(A, name="front", device="cuda:0")
-pool.write(A)
-frame = pool.read()
-"""
 
 JAX = """
 import jax, jax.numpy as jnp

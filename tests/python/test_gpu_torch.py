@@ -4,21 +4,9 @@ Each test in processes of its own."""
 import pytest
 
 import gpu_kit
-from gpu_kit import needs, needs_real, needs_two
+from gpu_kit import FRAME_SCENE as SCENE, needs, needs_real, needs_two, run_words as run
 
 pytestmark = [pytest.mark.usefixtures("directory"), needs_real, needs("torch")]
-
-SCENE = """
-tb.open_bus("camera")
-A = np.arange(24, dtype="f4").reshape(4, 6)
-pool = tb.Pool.register(A, name="front", device="cuda:0")
-pool.write(A)
-frame = pool.read()
-"""
-
-
-def run(*sources: str) -> list[str]:
-    return gpu_kit.run(*sources).split()
 
 
 def test_torch_reads_in_place() -> None:
