@@ -67,6 +67,24 @@ tb_status tb__gpu_fill(void *data, uint32_t value, int64_t bytes, tb_cuda_stream
                        : tb__cuda_fail(result, "cuMemsetD32Async", "%lld bytes", (long long)bytes);
 }
 
+tb_status tb__gpu_checked(int result, const char *call)
+{
+    return result == 0 ? TB_OK : tb__cuda_fail(result, call, "in a measurement");
+}
+
+tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cuda_stream stream,
+                                int pin)
+{
+    const struct tb__cuda_api *cuda = tb__cuda();
+    if (pin) {
+        TB__TRY(tb__gpu_checked(cuda->mem_host_register(host, bytes, 0), "cuMemHostRegister"));
+    }
+    TB__TRY(tb__gpu_checked(cuda->memcpy_htod_async(device, host, bytes, (tb__stream)stream),
+                            "the driver's copy"));
+    TB__TRY(tb__gpu_stream_wait(stream));
+    return pin ? tb__gpu_checked(cuda->mem_host_unregister(host), "cuMemHostUnregister") : TB_OK;
+}
+
 tb_status tb__gpu_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
                            tb_bus **bus, tb_pool **pool)
 {

@@ -28,6 +28,12 @@ void tb__gpu_stream_close(tb_cuda_stream stream);
 /* Fill device memory with a word, on the stream: the kernel of the benches. */
 tb_status tb__gpu_fill(void *data, uint32_t value, int64_t bytes, tb_cuda_stream stream);
 
+/* A call of the driver's, in a measurement: TB_OK, or its failure. */
+tb_status tb__gpu_checked(int result, const char *call);
+/* Copy from memory of malloc() to the device and wait, page-locked around the copy or as it is. */
+tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cuda_stream stream,
+                                int pin);
+
 /* Side: a bus and a pool of `bytes` uint8 named "p". */
 tb_status tb__gpu_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
                            tb_bus **bus, tb_pool **pool);

@@ -58,11 +58,6 @@ struct stage {
     tb_frame *frame;
 };
 
-static tb_status checked(int result, const char *call)
-{
-    return result == 0 ? TB_OK : tb__cuda_fail(result, call, "in a measurement");
-}
-
 static tb_tensor device_tensor(uint64_t address, int64_t bytes)
 {
     return (tb_tensor){.data = (void *)(uintptr_t)address,
@@ -81,11 +76,11 @@ static tb_status open_stage(struct stage *stage)
     TB__TRY(tb__gpu_begin(&gpu));
     cuda = tb__cuda();
     TB__TRY(tb__gpu_stream_open(&stage->stream));
-    TB__TRY(checked(cuda->mem_alloc(&stage->device, bytes), "cuMemAlloc"));
+    TB__TRY(tb__gpu_checked(cuda->mem_alloc(&stage->device, bytes), "cuMemAlloc"));
     if (within) {
-        TB__TRY(checked(cuda->mem_alloc(&stage->other, bytes), "cuMemAlloc"));
+        TB__TRY(tb__gpu_checked(cuda->mem_alloc(&stage->other, bytes), "cuMemAlloc"));
     }
-    TB__TRY(checked(cuda->mem_host_alloc(&stage->pinned, bytes, 0), "cuMemHostAlloc"));
+    TB__TRY(tb__gpu_checked(cuda->mem_host_alloc(&stage->pinned, bytes, 0), "cuMemHostAlloc"));
     stage->pageable = malloc(bytes);
     if (stage->pageable == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory");
@@ -114,31 +109,23 @@ static tb_status copy_pinned(struct stage *stage)
     int result = stage->plan->kind == FROM_GPU
                      ? tb__cuda()->memcpy_dtoh_async(stage->pinned, stage->device, bytes, raw)
                      : tb__cuda()->memcpy_htod_async(stage->device, stage->pinned, bytes, raw);
-    TB__TRY(checked(result, "the driver's copy"));
+    TB__TRY(tb__gpu_checked(result, "the driver's copy"));
     return tb__gpu_stream_wait(stage->stream);
 }
 
 static tb_status copy_by_rule(struct stage *stage)
 {
     size_t bytes = (size_t)stage->plan->bytes;
-    int pin = tb__should_pin(0, bytes);
-    const struct tb__cuda_api *cuda = tb__cuda();
-    if (pin) {
-        TB__TRY(checked(cuda->mem_host_register(stage->pageable, bytes, 0), "cuMemHostRegister"));
-    }
-    TB__TRY(checked(
-        cuda->memcpy_htod_async(stage->device, stage->pageable, bytes, (tb__stream)stage->stream),
-        "the driver's copy"));
-    TB__TRY(tb__gpu_stream_wait(stage->stream));
-    return pin ? checked(cuda->mem_host_unregister(stage->pageable), "cuMemHostUnregister") : TB_OK;
+    return tb__gpu_copy_pageable(stage->device, stage->pageable, bytes, stage->stream,
+                                 tb__should_pin(0, bytes));
 }
 
 static tb_status copy_within(struct stage *stage)
 {
-    TB__TRY(checked(tb__cuda()->memcpy_dtod_async(stage->other, stage->device,
-                                                  (size_t)stage->plan->bytes,
-                                                  (tb__stream)stage->stream),
-                    "the driver's copy"));
+    TB__TRY(tb__gpu_checked(tb__cuda()->memcpy_dtod_async(stage->other, stage->device,
+                                                          (size_t)stage->plan->bytes,
+                                                          (tb__stream)stage->stream),
+                            "the driver's copy"));
     return tb__gpu_stream_wait(stage->stream);
 }
 

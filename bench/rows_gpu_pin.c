@@ -43,36 +43,17 @@ struct plan {
 };
 
 struct stage {
-    const struct tb__cuda_api *cuda;
     tb_cuda_stream stream;
     uint64_t device;
     void *pageable;
 };
 
-static tb_status checked(int result, const char *call)
-{
-    return result == 0 ? TB_OK : tb__cuda_fail(result, call, "in a measurement");
-}
-
-static tb_status copy(const struct stage *stage, size_t bytes, int pin)
-{
-    const struct tb__cuda_api *cuda = stage->cuda;
-    if (pin) {
-        TB__TRY(checked(cuda->mem_host_register(stage->pageable, bytes, 0), "cuMemHostRegister"));
-    }
-    TB__TRY(checked(
-        cuda->memcpy_htod_async(stage->device, stage->pageable, bytes, (tb__stream)stage->stream),
-        "the driver's copy"));
-    TB__TRY(tb__gpu_stream_wait(stage->stream));
-    return pin ? checked(cuda->mem_host_unregister(stage->pageable), "cuMemHostUnregister") : TB_OK;
-}
-
 static tb_status run_block(const struct stage *stage, size_t bytes, int pin, double *ns)
 {
-    TB__TRY(copy(stage, bytes, pin));
+    TB__TRY(tb__gpu_copy_pageable(stage->device, stage->pageable, bytes, stage->stream, pin));
     int64_t begin_ns = tb__now_ns();
     for (int i = 0; i < COPIES; i++) {
-        TB__TRY(copy(stage, bytes, pin));
+        TB__TRY(tb__gpu_copy_pageable(stage->device, stage->pageable, bytes, stage->stream, pin));
     }
     *ns = (double)(tb__now_ns() - begin_ns) / COPIES;
     return TB_OK;
@@ -84,9 +65,8 @@ static tb_status stage_main(struct tb__side *side, void *argument)
     struct stage stage = {0};
     const struct tb__gpu *gpu;
     TB__TRY(tb__gpu_begin(&gpu));
-    stage.cuda = tb__cuda();
     TB__TRY(tb__gpu_stream_open(&stage.stream));
-    TB__TRY(checked(stage.cuda->mem_alloc(&stage.device, MOST_BYTES), "cuMemAlloc"));
+    TB__TRY(tb__gpu_checked(tb__cuda()->mem_alloc(&stage.device, MOST_BYTES), "cuMemAlloc"));
     stage.pageable = malloc(MOST_BYTES);
     if (stage.pageable == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory");
