@@ -12,11 +12,11 @@ other process has the tensor, and until it has read one element of it:
     torch_read_us 342.0
     ...
 
-A frame's time begins just before the hand-over: publish() of a filled loan; put() of a filled
-tensor, a new one each time. It ends when the other process has a torch.Tensor that its stream may
+A frame's time begins just before the hand-over: publish(stream=-1) of a filled loan; put() of a
+filled tensor, a new one each time. It ends when the other process has a torch.Tensor that its stream may
 use, or when .item() of one element has returned, which waits for the GPU by itself and is the
 same work by each way. Both sides have filled their tensor and waited for that before, so ours is
-published as complete: publish(). Blocks of frames by each way alternate, after seconds that are
+published as complete, which -1 says. Blocks of frames by each way alternate, after seconds that are
 not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue, and
 `torch_reused` that with three tensors that are handed over again and again, as its documentation
 advises: the fastest of them is what we are compared with. Two more ways are there to look at:
@@ -159,7 +159,7 @@ class Producer:
         tensor = self.torch.from_dlpack(loan)
         tensor.fill_(self.number)
         del tensor
-        stream = self.stream() if way == "ours_on_stream" else None
+        stream = self.stream() if way == "ours_on_stream" else -1
         self.synchronize()
         begin_ns = now()
         loan.publish(stream=stream)
@@ -273,6 +273,7 @@ def profile_calls(producer: Producer) -> list[str]:
         ("an empty call", lambda: None, lambda _: None),
         ("pool.loan()", producer.synchronize, lambda _: pool.loan(PATIENCE_S)),
         ("loan.publish(stream), no reader", filled, lambda loan: loan.publish(stream=stream)),
+        ("loan.publish(-1), no reader", filled, lambda loan: loan.publish(stream=-1)),
     ]
     frames: list[Any] = []
 

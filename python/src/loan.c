@@ -199,10 +199,17 @@ static void cancel(struct py_loan *loan)
 /* What a GPU fills is published when it has done so, in the order of the stream. */
 static tb_status publish_now(struct py_loan *loan, tb_loan *given)
 {
-    if (loan->stream.given || loan->tensor.device != TB_CPU) {
-        return tb_loan_publish_on(given, loan->stream.stream, &loan->handle);
+    int ordered = loan->stream.given || loan->tensor.device != TB_CPU;
+    if (!ordered || loan->stream.complete) {
+        return tb_loan_publish(given, &loan->handle);
     }
-    return tb_loan_publish(given, &loan->handle);
+    /* The call waits while the queue of the stream is full. */
+    py_bus_enter(loan->pool->bus);
+    PyThreadState *thread = PyEval_SaveThread();
+    tb_status status = tb_loan_publish_on(given, loan->stream.stream, &loan->handle);
+    PyEval_RestoreThread(thread);
+    py_bus_leave(loan->pool->bus);
+    return status;
 }
 
 /* Returns -1 with an exception set; the loan is over in any case. */
@@ -357,8 +364,8 @@ static PyObject *publish_method(PyObject *self, PyObject *args, PyObject *kwargs
     static char *names[] = {"stream", NULL};
     struct py_loan *loan = loan_of(self);
     struct py_stream stream = {.stream = NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:publish", names, py_stream_converter,
-                                     &stream)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:publish", names,
+                                     py_publish_stream_converter, &stream)) {
         return NULL;
     }
     if (stream.given) {
@@ -478,7 +485,9 @@ static PyMethodDef methods[] = {
      "Make the slot a frame: readers see it, and sleeping ones are woken. Returns its Handle.\n\n"
      "stream: of the GPU that fills it: the call returns at once, and the frame is complete when\n"
      "the stream has done what it was given before. None: the stream of loan(), else the one that\n"
-     "from_dlpack(loan) was called on; on a GPU else the legacy default stream.\n"
+     "from_dlpack(loan) was called on; on a GPU else the legacy default stream. -1, as in DLPack:\n"
+     "the slot is complete, as after torch.cuda.synchronize(). Readers have it at once then, and\n"
+     "the driver is not called.\n"
      "The block's array becomes read-only. Other arrays and tensors that were made from it cannot\n"
      "be told: a write through one of them ends the process with a line that names the pool,\n"
      "rather than change the frame under its readers.\n"

@@ -35,9 +35,8 @@ static PyObject *number_of(PyObject *object)
     return NULL;
 }
 
-int py_stream_converter(PyObject *object, void *out_stream)
+static int read_stream(PyObject *object, int or_complete, struct py_stream *out)
 {
-    struct py_stream *out = out_stream;
     *out = (struct py_stream){.stream = NULL};
     if (object == Py_None) {
         return 1;
@@ -51,13 +50,25 @@ int py_stream_converter(PyObject *object, void *out_stream)
     if (value == -1 && PyErr_Occurred()) {
         return 0;
     }
-    if (value < 0) {
-        PyErr_Format(PyExc_ValueError, "stream is %lld: 0 or more are possible, or None", value);
+    if (value < (or_complete ? -1 : 0)) {
+        PyErr_Format(PyExc_ValueError, "stream is %lld: 0 or more are possible, or None%s", value,
+                     or_complete ? ", or -1 for a slot that is complete already" : "");
         return 0;
     }
     out->given = 1;
+    out->complete = value == -1;
     out->stream = value > 1 ? (tb_cuda_stream)(uintptr_t)value : NULL;
     return 1;
+}
+
+int py_stream_converter(PyObject *object, void *out_stream)
+{
+    return read_stream(object, 0, out_stream);
+}
+
+int py_publish_stream_converter(PyObject *object, void *out_stream)
+{
+    return read_stream(object, 1, out_stream);
 }
 
 PyObject *py_stream_number(tb_cuda_stream stream)

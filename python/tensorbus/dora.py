@@ -417,7 +417,14 @@ class Bus:
     def drain(self) -> list[dict[str, Any]]:
         """All events that are there."""
         self.turn()
-        return [event for event in self.node.drain() if self._translate(event)]
+        try:
+            events = self.node.drain()
+        except RuntimeError as error:
+            # dora's word for a dataflow that has ended: there is nothing any more.
+            if "closed" not in str(error):
+                raise
+            return []
+        return [event for event in events if self._translate(event)]
 
     async def recv_async(self, timeout: float | None = None) -> dict[str, Any] | None:
         """`next()` for asyncio."""

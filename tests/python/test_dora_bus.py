@@ -139,7 +139,7 @@ def test_arrays_and_other_messages(place):
     run(place, pair("mixed", "mixed_viewer"))
     int16 = {"shape": [2, 3], "dtype": "int16", "pool": "pool_camera_"}
     float32 = {"shape": [200, 300], "dtype": "float32", "pool": "pool_camera_"}
-    *values, end = place.records("viewer")
+    *values, idle, end = place.records("viewer")
     assert values == [
         {"value": list(b"bytes")},
         int16,
@@ -150,7 +150,8 @@ def test_arrays_and_other_messages(place):
         float32 | {"shape": [0, 3], "dtype": "uint8"},
         int16 | {"shape": [6]},
     ]
-    assert end == {"timeout": "ERROR", "poll": None, "drained": []}
+    assert idle == {"timeout": "ERROR", "poll": None, "drained": []}
+    assert end == {"at_the_end": [], "poll": None}
     # One for each dtype, whatever the shapes.
     assert place.records("camera") == [{"pools": 4}]
 

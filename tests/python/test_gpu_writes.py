@@ -2,6 +2,7 @@
 
 import pytest
 
+import gpu_kit
 from gpu_kit import needs_gpu, run_scene as run
 
 pytestmark = pytest.mark.usefixtures("directory")
@@ -150,6 +151,48 @@ def test_a_loan_is_filled_on_a_stream() -> None:
         brake.off()
         assert (frame.copy() == A + 2).all()
         """)
+
+
+@needs_gpu
+def test_a_loan_that_is_said_to_be_complete_waits_for_no_stream() -> None:
+    run("""
+        ordered = tb.Reader("camera/front", stream_ordered=True)
+        plain = tb.Reader("camera/front")
+        mine = gpu.stream()
+        loan = pool.loan()
+        gpu.put(loan.__cuda_array_interface__["data"][0], A, mine)
+        gpu.synchronize(mine)
+        brake, default = Brake(mine), Brake(1)  # for the call to go through one of them
+        try:
+            loan.publish(stream=-2)
+            raise SystemExit("no error")
+        except ValueError as error:
+            assert "-1 for a slot" in str(error)
+        assert loan.publish(stream=-1) == pool.last
+        for reader in (ordered, plain):
+            frame = reader.next(0)
+            assert frame.poll() is True
+            frame.release()
+        brake.off()
+        default.off()
+        assert (pool.read().copy() == A).all()
+        """)
+
+
+@pytest.mark.skipif(gpu_kit.REAL, reason="how much a queue takes is told the fake driver")
+@needs_gpu
+def test_other_threads_run_while_the_streams_queue_is_full() -> None:
+    run("""
+        mine = gpu.stream()
+        brake = Brake(mine)
+        loan = pool.loan()
+        timer = threading.Timer(0.1, brake.off)
+        timer.start()
+        begin = time.monotonic()
+        loan.publish(stream=mine)  # has to wait for room
+        assert time.monotonic() - begin > 0.05
+        timer.join()
+        """, machine="devices=1;queue=1")
 
 
 @needs_gpu

@@ -134,6 +134,7 @@ void fake_configure(void)
     fake.device_count = 0;
     fake.slow_to_device = number("slow_to_device", 0);
     fake.slow_us = (unsigned)number("slow", 0);
+    fake.queue = (uint64_t)number("queue", 0);
     memset(fake.peers, 0, sizeof fake.peers);
     find_peers();
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");

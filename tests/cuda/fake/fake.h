@@ -23,6 +23,7 @@
  *       empty        1: the driver starts, but counts no devices
  *       slow         microseconds that each copy takes besides (0); with slow_to_device=1 only
  *                    those from the host to a device
+ *       queue        works that a stream takes; a call that gives it more waits (0: without end)
  *   FAKE_CUDA_FAIL="cuMemAlloc_v2:2:2,*:7:719,async:cuMemcpyHtoDAsync_v2:1:700"
  *       the n-th call of a name (or of all) returns a code; async: the n-th work of that name fails
  *       when it is done. A code that breaks a context breaks it. Each rule acts once.
@@ -76,6 +77,7 @@ extern struct fake {
     unsigned peers[MAX_DEVICES]; /* by physical number */
     unsigned slow_us;
     int slow_to_device;
+    uint64_t queue;
     struct fake_context primaries[MAX_DEVICES];
     struct fake_context *contexts; /* all others */
 } fake;

@@ -168,6 +168,9 @@ static void order_by_default(struct CUstream_st *stream, struct work *work)
 
 void stream_enqueue(struct CUstream_st *stream, struct work *work)
 {
+    while (fake.queue != 0 && stream->enqueued - stream->done >= fake.queue) {
+        pthread_cond_wait(&fake.changed, &fake.lock);
+    }
     order_by_default(stream, work);
     work->ticket = ++stream->enqueued;
     if (stream->last != NULL) {
