@@ -115,6 +115,16 @@ TB_API TB_MUST_USE tb_status tb_loan_reshape(tb_loan *loan, int32_t ndim, const 
  *  Source:  src/pool/write.c */
 TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor);
 
+/** Let the helpers of copy_threads begin a tb_loan_write(), while the caller does something else,
+ *  such as sending the handle of tb_loan_promise(). Without helpers, or where they have another
+ *  copy, nothing is done ahead.
+ *  Owner:   the tensor stays the caller's, and as it is, until tb_loan_write() of the same has
+ *           returned, which must follow, or the loan is cancelled.
+ *  Returns: as tb_loan_write().
+ *  Threads: the loan belongs to one thread at a time.   Waits: never.
+ *  Source:  src/pool/write.c */
+TB_API TB_MUST_USE tb_status tb_loan_write_ahead(tb_loan *loan, const tb_tensor *tensor);
+
 /** Number a loan's frame now and give its handle out, before the frame is written: the handle can
  *  travel meanwhile. Who opens it waits until the loan is published. Frames that are published
  *  later come to readers in order only behind this one.

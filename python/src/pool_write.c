@@ -50,6 +50,9 @@ static void begin(struct copy *copy, int promised)
     if (went_well(copy) && promised) {
         copy->status = tb_loan_promise(copy->loan, &copy->handle);
     }
+    if (went_well(copy) && promised) {
+        copy->status = tb_loan_write_ahead(copy->loan, copy->tensor);
+    }
     if (!went_well(copy)) {
         give_up(copy);
     }
@@ -181,7 +184,8 @@ const char py_pool_write_doc[] =
     "returns at once, the tensor is kept until then, and its elements must stay as they are.\n"
     "None: the call returns when the copy is made.\n"
     "promised: called with the Handle before the copy is made, to send it: whoever opens it waits\n"
-    "until the copy is done. What it raises, this raises, and the frame is given up.\n"
+    "until the copy is done. With copy_threads the copy begins meanwhile. What it raises, this\n"
+    "raises, and the frame is given up.\n"
     "timeout: as in loan(). The copy is made without the GIL.\n"
     "Raises MismatchError (nothing is written), and what loan() raises. Thread-safe.";
 

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -40,7 +41,9 @@ struct tb__copy_team {
     char *dst;
     const char *src;
     size_t bytes;
-    unsigned count; /* helpers */
+    int writer_cpu;    /* where helpers may not run; -1: anywhere */
+    cpu_set_t allowed; /* the process's processors when the team was made */
+    unsigned count;    /* helpers */
     pthread_t threads[];
 };
 
@@ -125,13 +128,30 @@ static void wait_for_helpers(struct tb__copy_team *team)
     atomic_store(&team->waiting, 0);
 }
 
-void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
-                         size_t working_set_bytes)
+/* A scheduler likes to wake a thread where its waker runs, which then copies in turn with it
+ * instead of beside it. So helpers may run anywhere but there. The writer has the team. */
+static void keep_apart(struct tb__copy_team *team)
 {
-    if (team == NULL || bytes < TB__COPY_TEAM_MIN_BYTES || atomic_exchange(&team->busy, 1)) {
-        tb__copy_store(dst, src, bytes, working_set_bytes);
+    int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE || here == team->writer_cpu) {
         return;
     }
+    cpu_set_t others = team->allowed;
+    CPU_CLR(here, &others);
+    team->writer_cpu = here;
+    for (unsigned i = 0; i < team->count && CPU_COUNT(&others) > 0; i++) {
+        /* It may fail where the process was moved to other processors: so be it. */
+        (void)pthread_setaffinity_np(team->threads[i], sizeof others, &others);
+    }
+}
+
+int tb__copy_team_begin(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
+                        size_t working_set_bytes)
+{
+    if (team == NULL || bytes < TB__COPY_TEAM_MIN_BYTES || atomic_exchange(&team->busy, 1)) {
+        return 0;
+    }
+    keep_apart(team);
     team->kind = tb__copy_choose(bytes, working_set_bytes);
     team->dst = dst;
     team->src = src;
@@ -140,10 +160,36 @@ void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src,
     atomic_store(&team->open, 1);
     atomic_fetch_add(&team->calls, 1);
     futex_wake(&team->calls);
-    copy_blocks(team);
+    return 1;
+}
+
+static void close_copy(struct tb__copy_team *team)
+{
     atomic_store(&team->open, 0);
     wait_for_helpers(team);
     atomic_store(&team->busy, 0);
+}
+
+void tb__copy_team_finish(struct tb__copy_team *team)
+{
+    copy_blocks(team);
+    close_copy(team);
+}
+
+void tb__copy_team_abandon(struct tb__copy_team *team)
+{
+    atomic_store(&team->next, team->bytes);
+    close_copy(team);
+}
+
+void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
+                         size_t working_set_bytes)
+{
+    if (tb__copy_team_begin(team, dst, src, bytes, working_set_bytes)) {
+        tb__copy_team_finish(team);
+    } else {
+        tb__copy_store(dst, src, bytes, working_set_bytes);
+    }
 }
 
 unsigned long tb__copy_team_helped(const struct tb__copy_team *team)
@@ -181,6 +227,10 @@ tb_status tb__copy_team_create(unsigned threads, struct tb__copy_team **out)
     if (team == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for %u copying threads", threads);
     }
+    team->writer_cpu = -1;
+    if (sched_getaffinity(0, sizeof team->allowed, &team->allowed) != 0) {
+        CPU_ZERO(&team->allowed); /* more processors than the set has: they stay where they are */
+    }
     while (team->count < threads - 1) {
         int failed = start_helper(team);
         if (failed) {
@@ -199,6 +249,9 @@ void tb__copy_team_destroy(struct tb__copy_team *team)
 {
     if (team == NULL) {
         return;
+    }
+    if (atomic_load(&team->busy)) { /* begun and never ended: its caller is gone */
+        tb__copy_team_abandon(team);
     }
     atomic_store(&team->ending, 1);
     atomic_fetch_add(&team->calls, 1);

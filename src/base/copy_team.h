@@ -29,6 +29,15 @@ void tb__copy_team_destroy(struct tb__copy_team *team);
 void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
                          size_t working_set_bytes);
 
+/* Let the helpers begin while the caller does something else. Returns 0 when that does not pay or
+ * another copy has the team; else the caller, alone, ends it by one of the next two. */
+int tb__copy_team_begin(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
+                        size_t working_set_bytes);
+/* Take part in what is left, and wait for the helpers. */
+void tb__copy_team_finish(struct tb__copy_team *team);
+/* Leave it unfinished: nobody reads or writes the blocks any more when it returns. */
+void tb__copy_team_abandon(struct tb__copy_team *team);
+
 /* Blocks that the helpers have copied since the team was made, for tests and measurements. */
 unsigned long tb__copy_team_helped(const struct tb__copy_team *team);
 

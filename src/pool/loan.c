@@ -3,6 +3,7 @@
 #include "base/extent.h"
 #include "base/stamp.h"
 #include "pool/order.h"
+#include "pool/write.h"
 
 tb_status tb__pool_fail_freed(const tb_pool *pool)
 {
@@ -26,6 +27,7 @@ tb_status tb_pool_loan(tb_pool *pool, int64_t timeout_ns, tb_loan **out)
     tb__a32_store_relaxed(&loan->thread, tb__thread_id());
     loan->copies = 0;
     loan->promised = 0;
+    loan->ahead = NULL;
     if (pool->varying) {
         uint8_t *data = loan->tensor.data;
         loan->tensor = pool->proto;
@@ -203,6 +205,9 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
         tb__loan_discard(pool, loan->slot);
         return status;
     }
+    if (__builtin_expect(loan->ahead != NULL, 0)) { /* nobody may write into a published frame */
+        tb__write_ahead_end(loan, 1);
+    }
     /* The user may have used non-temporal stores, which no release store orders. */
     tb__fence_stores();
     /* A spinning reader has the line of the head: ask for it while the clock is read. */
@@ -247,6 +252,9 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
 
 void tb__loan_discard(tb_pool *pool, uint32_t slot)
 {
+    if (__builtin_expect(pool->loans[slot].ahead != NULL, 0)) {
+        tb__write_ahead_end(&pool->loans[slot], 0);
+    }
     if (__builtin_expect(pool->loans[slot].promised != 0, 0)) {
         tb__promise_broken(&pool->loans[slot]);
     }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "pool/order_work.h"
+#include "pool/write.h"
 
 #define GATES_AT_ONCE 63
 
@@ -241,6 +242,9 @@ tb_status tb_loan_publish_on(tb_loan *loan, tb_cuda_stream stream, tb_handle *ou
     tb_pool *pool = loan->pool;
     TB__TRY(tb__bus_check(pool->bus));
     tb_status status = TB_OK;
+    if (loan->ahead != NULL) {
+        tb__write_ahead_end(loan, 1);
+    }
     if (loan->promised != 0) {
         status = TB__FAIL(TB_E_UNSUPPORTED,
                           "pool `%s`: a frame that was promised is published without a stream",

@@ -80,6 +80,8 @@ struct tb_loan {
     uint32_t copies;
     struct tb__a32 active; /* enum tb__loan_state: this slot belongs to a writer */
     uint64_t promised;     /* its frame's generation, given out before it is published; 0: none */
+    const void *ahead;     /* what the copy team copies into it already; NULL: nothing */
+    size_t ahead_bytes;
     tb_tensor tensor;
     int64_t strides[TB_MAX_NDIM];
 };

@@ -62,34 +62,79 @@ tb_status tb__write_check(const tb_pool *pool, const tb_tensor *tensor, size_t *
     return pool->varying ? check_varying(pool, tensor, *bytes) : check_fixed(pool, tensor, *bytes);
 }
 
+/* The copy that was begun ahead, if it is this one. */
+static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
+{
+    if (loan->ahead == NULL) {
+        return 0;
+    }
+    int same = loan->ahead == tensor->data && loan->ahead_bytes == bytes &&
+               tb_tensor_is_packed(tensor) && tensor->device == TB_CPU;
+    tb__write_ahead_end(loan, same);
+    return same;
+}
+
 static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
 {
     const tb_pool *pool = loan->pool;
+    int done = finish_ahead(loan, tensor, bytes);
     if (pool->device != NULL || tensor->device != TB_CPU) {
         return tb__write_device(loan, tensor, bytes);
     }
     if (pool->varying) {
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
-    if (tb_tensor_is_packed(tensor)) {
+    if (!done && tb_tensor_is_packed(tensor)) {
         tb__copy_team_store(pool->copy_team, loan->tensor.data, tensor->data, bytes,
                             pool->slots * pool->segment.view.slot_stride);
-    } else {
+    } else if (!done) {
         tb__copy_strided(loan->tensor.data, tensor);
     }
     tb__loan_count_copy(loan, bytes);
     return TB_OK;
 }
 
-tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor)
+static tb_status check_loan(const tb_loan *loan, const tb_tensor *tensor, size_t *bytes)
 {
     if (loan == NULL || tensor == NULL) {
         return TB__FAIL(TB_E_INVALID, "%s is NULL", loan == NULL ? "loan" : "tensor");
     }
     TB__TRY(tb__bus_check(loan->pool->bus));
+    return tb__write_check(loan->pool, tensor, bytes);
+}
+
+tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tensor)
+{
     size_t bytes;
-    TB__TRY(tb__write_check(loan->pool, tensor, &bytes));
+    TB__TRY(check_loan(loan, tensor, &bytes));
     return copy_in(loan, tensor, bytes);
+}
+
+tb_status tb_loan_write_ahead(tb_loan *loan, const tb_tensor *tensor)
+{
+    size_t bytes;
+    TB__TRY(check_loan(loan, tensor, &bytes));
+    const tb_pool *pool = loan->pool;
+    if (loan->ahead != NULL) {
+        tb__write_ahead_end(loan, 0);
+    }
+    if (pool->device == NULL && tensor->device == TB_CPU && tb_tensor_is_packed(tensor) &&
+        tb__copy_team_begin(pool->copy_team, loan->tensor.data, tensor->data, bytes,
+                            pool->slots * pool->segment.view.slot_stride)) {
+        loan->ahead = tensor->data;
+        loan->ahead_bytes = bytes;
+    }
+    return TB_OK;
+}
+
+void tb__write_ahead_end(tb_loan *loan, int finish)
+{
+    if (finish) {
+        tb__copy_team_finish(loan->pool->copy_team);
+    } else {
+        tb__copy_team_abandon(loan->pool->copy_team);
+    }
+    loan->ahead = NULL;
 }
 
 tb_status tb_pool_check(tb_pool *pool, const tb_tensor *tensor)

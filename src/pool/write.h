@@ -10,6 +10,9 @@ tb_status tb__write_check(const tb_pool *pool, const tb_tensor *tensor, size_t *
 /* Copy into a loan of a pool of which it or the tensor is on a GPU; done when it returns. */
 tb_status tb__write_device(tb_loan *loan, const tb_tensor *tensor, size_t bytes);
 
+/* End what tb_loan_write_ahead() began (loan->ahead is not NULL): with the copy made, or left. */
+void tb__write_ahead_end(tb_loan *loan, int finish);
+
 /* Register a pool's host slots with a GPU's driver, once; NULL: the current GPU's. */
 tb_status tb__pool_pin(tb_pool *pool, const struct tb__gpu *gpu);
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -68,3 +69,19 @@ def test_writers_in_several_threads(bus):
 def test_counts_that_make_no_sense(bus, count):
     with pytest.raises(tensorbus.InvalidError, match=f"copy_threads is {count}: 1 to 32"):
         tensorbus.Pool.register(np.empty(3), copy_threads=count, bus=bus)
+
+
+def test_the_copy_begins_while_its_handle_is_sent(bus):
+    source = np.full(SHAPE, 3, np.uint8)
+
+    def send(handle: tensorbus.Handle) -> None:
+        time.sleep(0.2)  # far longer than the helper needs
+        source[:] = 4  # which nobody should do: it shows what was copied before
+
+    with tensorbus.Pool.register(source, copy_threads=2, bus=bus) as pool:
+        pool.write(source, promised=send)
+        assert (pool.read().numpy() == 3).all()
+    with tensorbus.Pool.register(source, bus=bus) as pool:  # nobody could begin
+        source[:] = 3
+        pool.write(source, promised=send)
+        assert (pool.read().numpy() == 4).all()

@@ -1,6 +1,7 @@
 /* Copies by a team of threads: every byte of each, whoever gets the team, however late a helper
  * wakes; what a team leaves behind; and the option of pools. Run under ThreadSanitizer, too. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,6 +20,7 @@
 
 #define LARGE (TB__COPY_TEAM_MIN_BYTES + 4097)
 #define GUARD 64
+#define PROBE_BYTES 32768
 #define ROUNDS 60
 
 static void fill(uint8_t *bytes, size_t count, uint32_t seed)
@@ -101,6 +103,110 @@ static void helpers_help(void **state)
     tb__copy_team_destroy(team);
     free(src);
     free(dst);
+}
+
+static void wait_for_help(const struct tb__copy_team *team, unsigned long before)
+{
+    for (int i = 0; i < 5000 && tb__copy_team_helped(team) == before; i++) {
+        usleep(1000);
+    }
+    assert_true(tb__copy_team_helped(team) > before);
+}
+
+/* A few bytes of all over a block, looked at in less time than a part of it is copied in. */
+static void probe(const uint8_t *bytes, uint8_t out[LARGE / PROBE_BYTES])
+{
+    for (size_t i = 0; i < LARGE / PROBE_BYTES; i++) {
+        out[i] = ((const volatile uint8_t *)bytes)[i * PROBE_BYTES + PROBE_BYTES / 2];
+    }
+}
+
+/* The caller of a copy that was begun copies nothing before it ends it; one that was abandoned is
+ * touched by nobody any more. */
+static void a_copy_is_begun_ahead(void **state)
+{
+    (void)state;
+    uint8_t *src = malloc(LARGE);
+    uint8_t *dst = malloc(LARGE);
+    struct tb__copy_team *team;
+    assert_true(src != NULL && dst != NULL);
+    fill(src, LARGE, 9);
+    assert_int_equal(tb__copy_team_create(2, &team), TB_OK);
+    assert_false(tb__copy_team_begin(NULL, dst, src, LARGE, 0));
+    assert_false(tb__copy_team_begin(team, dst, src, TB__COPY_TEAM_MIN_BYTES - 1, 0));
+    for (int round = 0; round < 60; round++) {
+        unsigned long before = tb__copy_team_helped(team);
+        memset(dst, 0, LARGE);
+        assert_true(tb__copy_team_begin(team, dst, src, LARGE, SIZE_MAX));
+        assert_false(tb__copy_team_begin(team, dst, src, LARGE, SIZE_MAX)); /* it has one */
+        if (round == 0) {
+            wait_for_help(team, before);
+            assert_memory_equal(dst, src, LARGE);
+        }
+        tb__copy_team_finish(team);
+        assert_memory_equal(dst, src, LARGE);
+        memset(dst, 0, LARGE);
+        assert_true(tb__copy_team_begin(team, dst, src, LARGE, SIZE_MAX));
+        usleep((useconds_t)round * 10);
+        tb__copy_team_abandon(team);
+        uint8_t at_once[LARGE / PROBE_BYTES];
+        probe(dst, at_once);
+        usleep(200);
+        uint8_t later[LARGE / PROBE_BYTES];
+        probe(dst, later);
+        assert_memory_equal(at_once, later, sizeof later);
+        fill(src, LARGE, (uint32_t)round);
+    }
+    assert_true(tb__copy_team_begin(team, dst, src, LARGE, SIZE_MAX));
+    tb__copy_team_destroy(team); /* its caller is gone */
+    free(src);
+    free(dst);
+}
+
+/* Of a thread of this process by name: 0, and its processors. */
+static int affinity_of(const char *name, cpu_set_t *out)
+{
+    char command[160];
+    int tid = 0;
+    snprintf(command, sizeof command,
+             "for t in /proc/%d/task/*; do [ \"$(cat $t/comm)\" = %s ] && basename $t; done",
+             (int)getpid(), name);
+    FILE *pipe = popen(command, "r");
+    int found = pipe != NULL && fscanf(pipe, "%d", &tid) == 1;
+    if (pipe != NULL) {
+        pclose(pipe);
+    }
+    return found ? sched_getaffinity(tid, sizeof *out, out) : -1;
+}
+
+/* A helper on the writer's processor would copy in turn with it. */
+static void helpers_run_elsewhere(void **state)
+{
+    (void)state;
+    cpu_set_t all, own, helpers;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2) {
+        skip();
+    }
+    uint8_t *src = calloc(2, LARGE);
+    struct tb__copy_team *team;
+    assert_non_null(src);
+    assert_int_equal(tb__copy_team_create(2, &team), TB_OK);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all)) {
+            continue;
+        }
+        CPU_ZERO(&own);
+        CPU_SET(cpu, &own);
+        assert_int_equal(sched_setaffinity(0, sizeof own, &own), 0);
+        tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+        assert_int_equal(affinity_of("tensorbus-copy", &helpers), 0);
+        assert_false(CPU_ISSET(cpu, &helpers));
+        assert_int_equal(CPU_COUNT(&helpers), CPU_COUNT(&all) - 1);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    tb__copy_team_destroy(team);
+    free(src);
 }
 
 struct writer {
@@ -214,6 +320,78 @@ static void pools_write_with_a_team(void **state)
     bus_end(&test);
 }
 
+static void check_slot(const uint8_t *slot, const uint8_t *src)
+{
+    assert_memory_equal(slot, src, LARGE);
+}
+
+/* What ends a loan ends what was begun for it. */
+static void a_write_is_begun_ahead(void **state)
+{
+    (void)state;
+    struct bench test;
+    bus_begin(&test);
+    tb_pool_options options = large_pool(2);
+    tb_pool *pool;
+    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
+    uint8_t *src = malloc(2 * LARGE);
+    assert_non_null(src);
+    fill(src, 2 * LARGE, 21);
+    tb_tensor tensor = {.data = src, .dtype = TB_U8, .ndim = 1, .shape = {(int64_t)LARGE}};
+    tb_tensor other = tensor;
+    other.data = src + LARGE;
+    tb_tensor wrong = tensor;
+    wrong.shape[0]--;
+    for (int round = 0; round < 30; round++) {
+        tb_loan *loan, *second;
+        assert_int_equal(tb_pool_loan(pool, 0, &loan), TB_OK);
+        const uint8_t *slot = tb_loan_tensor(loan)->data;
+        memset(tb_loan_tensor(loan)->data, 0, LARGE);
+        assert_int_equal(tb_loan_write_ahead(loan, &wrong), TB_E_MISMATCH);
+        assert_int_equal(tb_loan_write_ahead(loan, &tensor), TB_OK);
+        if (round == 0) { /* while the team is busy, others copy alone */
+            wait_for_help(pool->copy_team, 0);
+            assert_int_equal(tb_pool_loan(pool, 0, &second), TB_OK);
+            assert_int_equal(tb_loan_write_ahead(second, &other), TB_OK);
+            assert_int_equal(tb_loan_write(second, &other), TB_OK);
+            check_slot(tb_loan_tensor(second)->data, other.data);
+            tb_loan_cancel(second);
+        }
+        switch (round % 5) {
+        case 0:
+            assert_int_equal(tb_loan_write(loan, &tensor), TB_OK);
+            check_slot(slot, tensor.data);
+            break;
+        case 1:
+            assert_int_equal(tb_loan_write(loan, &other), TB_OK);
+            check_slot(slot, other.data);
+            break;
+        case 2:
+            assert_int_equal(tb_loan_write_ahead(loan, &other), TB_OK);
+            assert_int_equal(tb_loan_write(loan, &other), TB_OK);
+            check_slot(slot, other.data);
+            break;
+        case 3: /* it should have been written; nobody sees half a frame even so */
+            assert_int_equal(tb_loan_publish(loan, NULL), TB_OK);
+            check_slot(slot, tensor.data);
+            continue;
+        default:
+            tb_loan_cancel(loan);
+            fill(src, 2 * LARGE, (uint32_t)round);
+            continue;
+        }
+        assert_int_equal(tb_loan_publish(loan, NULL), TB_OK);
+        check_slot(slot, round % 5 == 0 ? tensor.data : other.data);
+    }
+    assert_int_equal(tb_loan_write_ahead(NULL, &tensor), TB_E_INVALID);
+    tb_loan *open;
+    assert_int_equal(tb_pool_loan(pool, 0, &open), TB_OK);
+    assert_int_equal(tb_loan_write_ahead(open, &tensor), TB_OK);
+    tb_pool_close(pool);
+    free(src); /* nobody reads it any more */
+    bus_end(&test);
+}
+
 static void options_are_checked(void **state)
 {
     (void)state;
@@ -299,9 +477,11 @@ static void signals_and_forks_stay_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_arrives),     cmocka_unit_test(helpers_help),
-        cmocka_unit_test(writers_share_one_team), cmocka_unit_test(pools_write_with_a_team),
-        cmocka_unit_test(options_are_checked),    cmocka_unit_test(signals_and_forks_stay_apart),
+        cmocka_unit_test(every_byte_arrives),           cmocka_unit_test(helpers_help),
+        cmocka_unit_test(a_copy_is_begun_ahead),        cmocka_unit_test(helpers_run_elsewhere),
+        cmocka_unit_test(writers_share_one_team),       cmocka_unit_test(pools_write_with_a_team),
+        cmocka_unit_test(a_write_is_begun_ahead),       cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(signals_and_forks_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
