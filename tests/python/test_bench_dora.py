@@ -95,6 +95,12 @@ def test_arithmetic_and_verdicts():
     found = verdicts(shared)
     assert found["turn/61.4MB/runner", "over_copy"] == (pytest.approx(250 / 400), False)
     assert found["turn/61.4MB/direct", "over_copy"] == (pytest.approx(500 / 600), False)
+    rate = filled("rate/6.2MB")
+    assert report.message_figures(rate) is None
+    rate.messages = [block(600, 7)] * 3
+    assert report.message_figures(rate) == pytest.approx(
+        {"p50_us": 600, "cpu_percent": 7, "p50_over_stock": 0.6, "cpu_over_stock": 0.7}
+    )
     figures = report.figures(filled("rate/6.2MB"), "stock")
     assert figures["p50_us"] == 1000 and figures["p99_us"] == pytest.approx(3027)
 

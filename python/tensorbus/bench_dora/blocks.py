@@ -181,18 +181,24 @@ def best_copy(tools: Tools, workload: Workload) -> float:
         BlockError: it could not be measured.
     """
     size = "61.4MB" if workload.bytes > 50_000_000 else "6.2MB"
-    command = [
-        str(tools.tensorbus),
-        "bench",
-        "local",
-        "--quick",
-        "--json",
-        "--row",
-        f"write/cold/{size}",
-    ]
+    return _local(tools, f"write/cold/{size}", "baseline") * 1e9
+
+
+def word_us(tools: Tools) -> float:
+    """How long a word takes from one processor to another now.
+
+    Raises:
+        BlockError: it could not be measured.
+    """
+    return _local(tools, "floor/spin/p50", "value")
+
+
+def _local(tools: Tools, name: str, figure: str) -> float:
+    """A figure of a row of `bench local`."""
+    command = [str(tools.tensorbus), "bench", "local", "--quick", "--json", "--row", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     try:
         (row,) = json.loads(done.stdout)["rows"]
-        return float(row["baseline"]) * 1e9
-    except (ValueError, KeyError) as error:
+        return float(row[figure])
+    except (ValueError, KeyError, TypeError) as error:
         raise BlockError(f"{' '.join(command)}: {error}: {done.stderr[-500:]}") from None

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
-from .blocks import OUR_WAYS, STOCK_WAYS, Block, BlockError, Tools, best_copy, run, shared_copy
+from .blocks import (
+    OUR_WAYS,
+    STOCK_WAYS,
+    Block,
+    BlockError,
+    Tools,
+    best_copy,
+    run,
+    shared_copy,
+    word_us,
+)
 from .machine import Disturbance, describe
-from .rows import SIDES, Workload
+from .rows import HANDLE, SIDES, Workload
 
 
 @dataclass
@@ -20,6 +31,10 @@ class Row:
     skipped: dict[str, str] = field(default_factory=dict)
     #: Copies alone, by how many threads: bytes a second, one a block.
     copies: dict[int, list[float]] = field(default_factory=dict)
+    #: Messages of stock dora as large as a handle, at the row's pace.
+    messages: list[Block] = field(default_factory=list)
+    #: A word from one processor to another, microseconds, one a block.
+    words_us: list[float] = field(default_factory=list)
     way: dict[str, str] = field(default_factory=dict)  # by side: the fastest of its ways
     ways_us: dict[str, dict[str, float | None]] = field(default_factory=dict)
     steal: float = 0.0
@@ -62,7 +77,8 @@ def _note_missing(row: Row, tools: Tools) -> None:
 def _ways(workload: Workload, side: str) -> dict[str, dict[str, Any]]:
     """The documented ways of a side for a workload."""
     if side != "stock":
-        ways = OUR_WAYS if workload.mode == "copy" else {"1 thread": OUR_WAYS["1 thread"]}
+        shared = workload.mode == "copy" and workload.pace != "rate"
+        ways = OUR_WAYS if shared else {"1 thread": OUR_WAYS["1 thread"]}
     elif workload.mode == "copy":
         ways = STOCK_WAYS
     else:
@@ -98,16 +114,24 @@ def _one_block(row: Row, tools: Tools, say: Callable[[str], None]) -> None:
         except BlockError as error:
             row.skipped[side] = _gist(error)
             say(f"  {side}: {error}")
-    if "copy" not in row.skipped and row.workload.mode == "copy" and tools.tensorbus:
+    if "floors" not in row.skipped and row.workload.mode == "copy" and tools.tensorbus:
         try:
-            for count in sorted(threads):
-                if count == 1:
-                    speed = best_copy(tools, row.workload)
-                else:
-                    speed = shared_copy(row.workload, count)
-                row.copies.setdefault(count, []).append(speed)
+            _one_block_of_floors(row, tools, threads)
         except BlockError as error:
-            row.skipped["copy"] = _gist(error)
+            row.skipped["floors"] = _gist(error)
+
+
+def _one_block_of_floors(row: Row, tools: Tools, threads: set[int]) -> None:
+    row.words_us.append(word_us(tools))
+    for count in sorted(threads):
+        if count == 1:
+            speed = best_copy(tools, row.workload)
+        else:
+            speed = shared_copy(row.workload, count)
+        row.copies.setdefault(count, []).append(speed)
+    if row.workload.pace == "rate" and "stock" not in row.skipped:
+        small = dataclasses.replace(row.workload, bytes=HANDLE)
+        row.messages.append(run(tools, small, "stock", STOCK_WAYS["array"]))
 
 
 def _gist(error: BlockError) -> str:

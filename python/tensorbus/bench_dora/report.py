@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from .blocks import OUR_WAYS, Block
 from .measure import Result, Row
-from .rows import SIDES, Goal
+from .rows import HANDLE, SIDES, Goal
 
 NAMES = {
     "stock": "stock dora",
@@ -118,6 +118,7 @@ def print_table(result: Result, verdicts: list[Verdict]) -> None:
             name = "best copy" if threads == 1 else f"copy, {threads} threads"
             print(f"{'':<21} {name:<22} {'':>9} {'':>9} "
                   f"{statistics.median(speeds) / 1e9:>7.1f}")  # fmt: skip
+        _print_message(row)
         _print_notes(row)
     print("All blocks, in the order of measurement (p50 us; CPU %):")
     for row in result.rows:
@@ -150,7 +151,35 @@ def _print_side(row: Row, side: str) -> None:
           f"{ratio('speed_over_copy', 10)}")  # fmt: skip
 
 
+def message_figures(row: Row) -> dict[str, float] | None:
+    """Of a message of stock dora as large as a handle: medians, and over stock's with a frame."""
+    stock = row.blocks["stock"]
+    if not row.messages or not stock:
+        return None
+    p50 = statistics.median(block.p50_us for block in row.messages)
+    cpu = statistics.median(block.cpu_percent for block in row.messages)
+    return {
+        "p50_us": p50,
+        "cpu_percent": cpu,
+        "p50_over_stock": p50 / statistics.median(block.p50_us for block in stock),
+        "cpu_over_stock": cpu / statistics.median(block.cpu_percent for block in stock),
+    }
+
+
+def _print_message(row: Row) -> None:
+    numbers = message_figures(row)
+    if numbers is not None:
+        print(f"{'':<21} {'stock, 48 bytes':<22} {numbers['p50_us']:>9.1f} {'':>9} {'':>7} "
+              f"{numbers['cpu_percent']:>7.1f} {HANDLE:>11} {numbers['p50_over_stock']:>9.3f} "
+              f"   CPU over stock {numbers['cpu_over_stock']:.3f}")  # fmt: skip
+
+
 def _print_notes(row: Row) -> None:
+    if row.words_us:
+        words = ", ".join(f"{word:.2f}" for word in row.words_us)
+        print(f"  a word from one processor to another, us, by block: {words}")
+    if "floors" in row.skipped:
+        print(f"  floors not measured: {row.skipped['floors']}")
     for side, took in row.ways_us.items():
         ways = ", ".join(
             f"{name}: {'fails' if us is None else f'{us:.0f} us'}" for name, us in took.items()
@@ -173,6 +202,8 @@ def print_json(result: Result, verdicts: list[Verdict]) -> None:
                 "sides": {side: figures(row, side) for side in SIDES},
                 "skipped": row.skipped,
                 "best_copy_bytes_per_s": row.copies,
+                "message": message_figures(row),
+                "word_us": row.words_us,
                 "ways_p50_us": row.ways_us,
                 "way": row.way,
                 "steal_percent": row.steal,
