@@ -72,6 +72,7 @@ CALL(device_total_mem, cuDeviceTotalMem);
 CALL(device_get_uuid, cuDeviceGetUuid);
 CALL(device_get_uuid2, cuDeviceGetUuid_v2);
 CALL(primary_retain, cuDevicePrimaryCtxRetain);
+CALL(primary_get_state, cuDevicePrimaryCtxGetState);
 CALL(ctx_get_current, cuCtxGetCurrent);
 CALL(ctx_get_device, cuCtxGetDevice);
 CALL(ctx_push, cuCtxPushCurrent);
