@@ -83,7 +83,6 @@ enum { /* CUdevice_attribute */
        TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
        TB__ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
        TB__ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
-       TB__ATTRIBUTE_IPC_EVENT_SUPPORTED = 125,
 };
 
 enum { /* CUpointer_attribute */
@@ -118,7 +117,6 @@ enum { /* flags of single calls */
        TB__STREAM_MEM_OP_WAIT_VALUE_64 = 4,
        TB__STREAM_MEM_OP_WRITE_VALUE_64 = 5,
        TB__EVENT_DISABLE_TIMING = 2,
-       TB__EVENT_INTERPROCESS = 4,
        TB__IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
        TB__EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9, /* CUDA 13 */
 };
@@ -147,7 +145,7 @@ struct tb__cuda_uuid { /* CUuuid */
     char bytes[16];
 };
 
-struct tb__ipc_handle { /* CUipcMemHandle and CUipcEventHandle; passed by value */
+struct tb__ipc_handle { /* CUipcMemHandle; passed by value */
     char bytes[64];
 };
 
@@ -304,11 +302,7 @@ typedef void tb__host_fn(void *argument); /* CUhostFn */
     X(ipc_get_mem_handle, "cuIpcGetMemHandle", (struct tb__ipc_handle *out, uint64_t address))     \
     X(ipc_open_mem_handle, "cuIpcOpenMemHandle_v2",                                                \
       (uint64_t *out, struct tb__ipc_handle handle, unsigned flags))                               \
-    X(ipc_close_mem_handle, "cuIpcCloseMemHandle", (uint64_t address))                             \
-    X(ipc_get_event_handle, "cuIpcGetEventHandle",                                                 \
-      (struct tb__ipc_handle *out, tb__event event))                                               \
-    X(ipc_open_event_handle, "cuIpcOpenEventHandle",                                               \
-      (tb__event *out, struct tb__ipc_handle handle))
+    X(ipc_close_mem_handle, "cuIpcCloseMemHandle", (uint64_t address))
 
 #define TB__CUDA_OPTIONAL(X)                                                                       \
     X(device_get_uuid2, "cuDeviceGetUuid_v2", (struct tb__cuda_uuid *out, int device))             \

@@ -50,7 +50,6 @@ static tb_status find_abilities(struct tb__gpu *gpu)
         {TB__ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &gpu->vmm},
         {TB__ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &gpu->posix_fd},
         {TB__ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &gpu->stream_mem_ops_64},
-        {TB__ATTRIBUTE_IPC_EVENT_SUPPORTED, &gpu->ipc_events},
         {TB__ATTRIBUTE_DMA_BUF_SUPPORTED, &gpu->dma_buf},
         {TB__ATTRIBUTE_MANAGED_MEMORY, &gpu->managed},
         {TB__ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, &gpu->concurrent_managed},

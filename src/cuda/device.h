@@ -37,7 +37,6 @@ struct tb__gpu {
     int vmm;                            /* virtual memory management */
     int posix_fd;                       /* ... with descriptors for other processes */
     int stream_mem_ops_64;              /* streams wait for and write 64-bit words */
-    int ipc_events;
     int dma_buf;
     int managed;
     int concurrent_managed;

@@ -1,8 +1,6 @@
 /* Events. */
 #include "cuda/event.h"
 
-#include <string.h>
-
 /* Result of a call that has no arguments worth telling but the event's device. */
 static tb_status report(int result, const char *call, const struct tb__gpu *gpu)
 {
@@ -10,29 +8,22 @@ static tb_status report(int result, const char *call, const struct tb__gpu *gpu)
                                       : tb__cuda_fail(result, call, "cuda:%d", gpu->ordinal);
 }
 
-tb_status tb__gpu_event_create_at(const struct tb__stream_at *at, int shared,
-                                  struct tb__gpu_event *out)
+tb_status tb__gpu_event_create_at(const struct tb__stream_at *at, struct tb__gpu_event *out)
 {
     const struct tb__gpu *gpu = at->gpu;
-    if (shared && !gpu->ipc_events) {
-        return TB__FAIL(TB_E_UNSUPPORTED,
-                        "cuda:%d (%s) has no events that other processes can wait for",
-                        gpu->ordinal, gpu->name);
-    }
     tb__event event = NULL;
-    int result = tb__cuda()->event_create(&event, TB__EVENT_DISABLE_TIMING |
-                                                      (shared ? TB__EVENT_INTERPROCESS : 0));
+    int result = tb__cuda()->event_create(&event, TB__EVENT_DISABLE_TIMING);
     TB__TRY(report(result, "cuEventCreate", gpu));
     *out = (struct tb__gpu_event){.gpu = gpu, .event = event};
     return TB_OK;
 }
 
-tb_status tb__gpu_event_create(const struct tb__gpu *gpu, tb__stream stream, int shared,
+tb_status tb__gpu_event_create(const struct tb__gpu *gpu, tb__stream stream,
                                struct tb__gpu_event *out)
 {
     struct tb__stream_at at = {.stream = stream, .gpu = gpu};
     TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
-    tb_status status = tb__gpu_event_create_at(&at, shared, out);
+    tb_status status = tb__gpu_event_create_at(&at, out);
     tb__stream_leave(&at);
     return status;
 }
@@ -96,38 +87,11 @@ tb_status tb__gpu_event_synchronize(const struct tb__gpu_event *event)
     return report(result, "cuEventSynchronize", event->gpu);
 }
 
-tb_status tb__gpu_event_export(const struct tb__gpu_event *event, uint8_t handle[64])
-{
-    struct tb__gpu_scope scope;
-    struct tb__ipc_handle whole;
-    TB__TRY(tb__gpu_enter(event->gpu, &scope));
-    int result = tb__cuda()->ipc_get_event_handle(&whole, event->event);
-    tb__gpu_leave(&scope);
-    TB__TRY(report(result, "cuIpcGetEventHandle", event->gpu));
-    memcpy(handle, whole.bytes, sizeof whole.bytes);
-    return TB_OK;
-}
-
-tb_status tb__gpu_event_import(const struct tb__gpu *gpu, const uint8_t handle[64],
-                               struct tb__gpu_event *out)
-{
-    struct tb__gpu_scope scope;
-    struct tb__ipc_handle whole;
-    tb__event event = NULL;
-    memcpy(whole.bytes, handle, sizeof whole.bytes);
-    TB__TRY(tb__gpu_enter(gpu, &scope));
-    int result = tb__cuda()->ipc_open_event_handle(&event, whole);
-    tb__gpu_leave(&scope);
-    TB__TRY(report(result, "cuIpcOpenEventHandle", gpu));
-    *out = (struct tb__gpu_event){.gpu = gpu, .event = event, .imported = 1};
-    return TB_OK;
-}
-
 tb_status tb__stream_follow(tb__stream first, const struct tb__gpu *first_gpu, tb__stream second,
                             const struct tb__gpu *second_gpu)
 {
     struct tb__gpu_event event;
-    TB__TRY(tb__gpu_event_create(first_gpu, first, 0, &event));
+    TB__TRY(tb__gpu_event_create(first_gpu, first, &event));
     tb_status status = tb__gpu_event_record(&event, first);
     if (status == TB_OK) {
         status = tb__gpu_event_wait(&event, second, second_gpu);

@@ -271,7 +271,7 @@ static void mark_use(struct range *range, tb__stream stream, const struct tb__gp
         (void)!tb__gpu_event_synchronize(event);
         tb__gpu_event_destroy(event);
     }
-    if (tb__gpu_event_create(gpu, stream, 0, event) != TB_OK ||
+    if (tb__gpu_event_create(gpu, stream, event) != TB_OK ||
         tb__gpu_event_record(event, stream) != TB_OK) {
         tb__gpu_event_destroy(event);
         (void)!tb__stream_synchronize(stream, gpu);

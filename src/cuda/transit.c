@@ -60,7 +60,7 @@ static tb_status transit_create(const struct tb__gpu *src, const struct tb__gpu 
         status = tb__stream_create(src, &transit->in);
     }
     if (status == TB_OK) {
-        status = tb__gpu_event_create(dst, transit->out, 0, &transit->end);
+        status = tb__gpu_event_create(dst, transit->out, &transit->end);
     }
     if (status != TB_OK) {
         transit_destroy(transit);
@@ -82,8 +82,8 @@ static tb_status chunk_create(const struct tb__transit *transit, struct tb__chun
         return tb__cuda_fail(result, "cuMemHostAlloc", "%llu bytes of pinned memory",
                              (unsigned long long)TB__CHUNK_BYTES);
     }
-    TB__TRY(tb__gpu_event_create(transit->dst, transit->out, 0, &chunk->done));
-    return transit->src != NULL ? tb__gpu_event_create(transit->src, transit->in, 0, &chunk->filled)
+    TB__TRY(tb__gpu_event_create(transit->dst, transit->out, &chunk->done));
+    return transit->src != NULL ? tb__gpu_event_create(transit->src, transit->in, &chunk->filled)
                                 : TB_OK;
 }
 

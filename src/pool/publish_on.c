@@ -69,7 +69,7 @@ static tb_status mark(struct tb__work *work, const struct tb__stream_at *at)
 {
     if (work->event.gpu == NULL || work->context != at->scope.context) {
         tb__gpu_event_destroy(&work->event);
-        TB__TRY(tb__gpu_event_create_at(at, 0, &work->event));
+        TB__TRY(tb__gpu_event_create_at(at, &work->event));
         work->context = at->scope.context;
     }
     return tb__gpu_event_record_at(&work->event, at);

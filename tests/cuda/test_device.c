@@ -17,7 +17,7 @@ static void devices_have_what_their_attributes_say(void)
     OK(tb__gpu_get(1, &b));
     OK(tb__gpu_get(2, &c));
     CHECK(a->vmm && a->posix_fd && a->granularity == 2 << 20 && !a->integrated && !a->mig);
-    CHECK(a->stream_mem_ops_64 && a->ipc_events && a->managed && a->memory_pools);
+    CHECK(a->stream_mem_ops_64 && a->managed && a->memory_pools);
     CHECK(a->host_register && a->read_only_host_register && a->host_pointer_is_device_pointer);
     CHECK_EQ(a->total_bytes, 256 << 20);
     CHECK(b->mig && !b->vmm && !b->posix_fd && b->granularity == 0);

@@ -133,7 +133,7 @@ static void words_that_the_device_cannot_reach(void)
 /* Words need three abilities, all of them, and nothing else matters. */
 static void the_way_follows_from_the_abilities(void)
 {
-    for (unsigned bits = 0; bits < 1u << 10; bits++) {
+    for (unsigned bits = 0; bits < 1u << 9; bits++) {
         struct tb__gpu gpu = {
             .stream_mem_ops_64 = bits & 1,
             .host_register = bits >> 1 & 1,
@@ -142,9 +142,8 @@ static void the_way_follows_from_the_abilities(void)
             .unified = bits >> 4 & 1,
             .host_pointer_is_device_pointer = bits >> 5 & 1,
             .read_only_host_register = bits >> 6 & 1,
-            .ipc_events = bits >> 7 & 1,
-            .vmm = bits >> 8 & 1,
-            .mig = bits >> 9 & 1,
+            .vmm = bits >> 7 & 1,
+            .mig = bits >> 8 & 1,
         };
         CHECK_EQ(tb__order_way(&gpu), (bits & 7) == 7 ? TB__ORDER_WORDS : TB__ORDER_CPU);
     }
@@ -268,7 +267,7 @@ static void a_stream_waits_for_an_event_of_another(void)
     const struct tb__gpu *gpu = gpu_at(0);
     OK(tb__stream_create(gpu, &first));
     OK(tb__stream_create(gpu, &second));
-    OK(tb__gpu_event_create(gpu, NULL, 0, &event));
+    OK(tb__gpu_event_create(gpu, NULL, &event));
     OK(tb__gpu_event_query(&event)); /* nothing was recorded */
     OK(tb__stream_wait64_geq(first, gpu, at(&words, 0), 1));
     OK(tb__gpu_event_record(&event, first));
@@ -282,71 +281,11 @@ static void a_stream_waits_for_an_event_of_another(void)
     OK(tb__gpu_event_query(&event));
     OK(tb__stream_synchronize(second, gpu));
     CHECK_EQ(atomic_load(&words.host[1]), 9);
-    uint8_t handle[64];
-    CHECK(tb__gpu_event_export(&event, handle) < 0); /* was not made for it */
     tb__gpu_event_destroy(&event);
     tb__gpu_event_destroy(&event);
     tb__stream_destroy(gpu, first);
     tb__stream_destroy(gpu, second);
     words_drop(&words);
-}
-
-/* The other process's stream waits for our event, then writes its word. */
-static void event_reader(int socket)
-{
-    uint8_t handle[64];
-    char word = 0;
-    struct tb__gpu_event event;
-    tb__stream stream = NULL;
-    const struct tb__gpu *gpu = gpu_at(0);
-    kit_receive(socket, handle, sizeof handle);
-    OK(tb__gpu_event_import(gpu, handle, &event));
-    CHECK(event.imported);
-    OK(tb__stream_create(gpu, &stream));
-    OK(tb__gpu_event_wait(&event, stream, gpu));
-    pause_ms(20);
-    CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
-    kit_send(socket, &word, 1, -1);
-    OK(tb__stream_synchronize(stream, gpu));
-    tb__stream_destroy(gpu, stream);
-    tb__gpu_event_destroy(&event);
-    if (kit_fake() != NULL) { /* a driver need not look at every byte */
-        handle[5] ^= 1;
-        CHECK(tb__gpu_event_import(gpu, handle, &event) < 0);
-    }
-}
-
-static void events_cross_processes(void)
-{
-    struct kit_pair pair = kit_pair_start(event_reader);
-    need_words();
-    struct words words = words_make();
-    struct tb__gpu_event event;
-    tb__stream stream = NULL;
-    uint8_t handle[64];
-    char word = 0;
-    const struct tb__gpu *gpu = gpu_at(0);
-    OK(tb__stream_create(gpu, &stream));
-    OK(tb__gpu_event_create(gpu, stream, 1, &event));
-    OK(tb__gpu_event_export(&event, handle));
-    OK(tb__stream_wait64_geq(stream, gpu, at(&words, 0), 1));
-    OK(tb__gpu_event_record(&event, stream));
-    kit_send(pair.socket, handle, sizeof handle, -1);
-    kit_receive(pair.socket, &word, 1);
-    atomic_store(&words.host[0], 1);
-    kit_pair_end(&pair);
-    tb__stream_destroy(gpu, stream);
-    tb__gpu_event_destroy(&event);
-    words_drop(&words);
-}
-
-static void no_shared_events(void)
-{
-    struct tb__gpu_event event = {0};
-    FAILS(tb__gpu_event_create(gpu_at(0), NULL, 1, &event), TB_E_UNSUPPORTED,
-          "no events that other processes can wait for");
-    OK(tb__gpu_event_create(gpu_at(0), NULL, 0, &event));
-    tb__gpu_event_destroy(&event);
 }
 
 /* ------------------------------------------------------------------ two processes, one order */
@@ -428,11 +367,10 @@ static tb_status use_all(void *argument)
     static atomic_int count;
     tb__stream stream = NULL;
     struct tb__gpu_event event = {0};
-    uint8_t handle[64];
     const struct tb__stream_op ops[] = {{1, at(words, 0), 1}, {0, at(words, 0), 1}};
     tb_status status = tb__stream_create(gpu, &stream);
     if (status == TB_OK) {
-        status = tb__gpu_event_create(gpu, stream, 1, &event);
+        status = tb__gpu_event_create(gpu, stream, &event);
     }
     if (status == TB_OK) {
         status = tb__stream_write64(stream, gpu, at(words, 1), 1);
@@ -454,9 +392,6 @@ static tb_status use_all(void *argument)
     }
     if (status == TB_OK) {
         status = tb__gpu_event_synchronize(&event);
-    }
-    if (status == TB_OK) {
-        status = tb__gpu_event_export(&event, handle);
     }
     if (status == TB_OK) {
         status = tb__stream_synchronize(stream, gpu);
@@ -505,8 +440,6 @@ int main(int argc, char **argv)
         FAKE(the_device_of_a_stream, "devices=2"),
         ANY(a_function_is_called_when_the_stream_gets_there, NULL),
         ANY(a_stream_waits_for_an_event_of_another, NULL),
-        ANY(events_cross_processes, NULL),
-        FAKE(no_shared_events, "no_ipc_events=0"),
         ANY(two_processes_take_turns_without_their_cpus, NULL),
         FAKE(every_failing_call_leaves_nothing, NULL),
         FAKE(an_error_in_a_stream_is_reported_by_the_next_question, NULL),

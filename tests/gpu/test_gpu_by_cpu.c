@@ -153,7 +153,7 @@ static void frames_pass_without_stream_memory_operations(void)
 
 static void frames_pass_on_an_integrated_gpu(void)
 {
-    frames_pass_on("integrated=all;no_stream_ops=all;no_ipc_events=all");
+    frames_pass_on("integrated=all;no_stream_ops=all");
 }
 
 static void frames_pass_where_nothing_can_be_page_locked(void)

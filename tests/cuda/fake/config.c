@@ -79,7 +79,6 @@ static struct fake_device describe_device(int physical)
         .posix_fd = !listed("no_posix_fd", physical),
         .stream_ops = !listed("no_stream_ops", physical),
         .ipc = !listed("no_ipc", physical) && !listed("integrated", physical),
-        .ipc_events = !listed("no_ipc_events", physical),
         .managed = !listed("no_managed", physical),
         .pools = !listed("no_pools", physical),
         .read_only_register = !listed("no_read_only_register", physical),

@@ -212,7 +212,6 @@ FAKE_API int cuDeviceGetAttribute(int *out, int attribute, int device)
         {TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->pools},
         {TB__ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, d->stream_ops},
         {TB__ATTRIBUTE_DMA_BUF_SUPPORTED, d->dma_buf},
-        {TB__ATTRIBUTE_IPC_EVENT_SUPPORTED, d->ipc_events},
     };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         if (values[i].attribute == attribute) {

@@ -16,7 +16,7 @@
  *       devices      how many (1); 0: the driver finds no device
  *       peer         pairs that reach each other's memory (none)
  *       integrated, mig   lists of devices, or `all`
- *       no_ABILITY   devices without it: vmm posix_fd stream_ops ipc ipc_events managed pools
+ *       no_ABILITY   devices without it: vmm posix_fd stream_ops ipc managed pools
  *                    read_only_register same_pointer host_register dma_buf unified
  *       dma_buf_borrows  1: an imported descriptor stays the caller's
  *       memory       MiB of each device (1024)
@@ -49,7 +49,7 @@
 
 struct fake_device {
     int physical; /* number on the machine: what the UUID is made from */
-    int integrated, mig, vmm, posix_fd, stream_ops, ipc, ipc_events, managed, pools;
+    int integrated, mig, vmm, posix_fd, stream_ops, ipc, managed, pools;
     int read_only_register, same_pointer, host_register, dma_buf, unified;
     size_t total, used;
 };
@@ -192,8 +192,8 @@ struct memory_tag {
 int tag_make(size_t bytes, int physical, enum range_kind kind, int *out_fd, uint64_t *out_key);
 int tag_read(int fd, struct memory_tag *out);
 /* A handle of 64 bytes through which another process opens the memfd. */
-void handle_make(struct tb__ipc_handle *out, int fd, uint32_t what);
-int handle_open(const struct tb__ipc_handle *handle, uint32_t what, int *out_fd);
+void handle_make(struct tb__ipc_handle *out, int fd);
+int handle_open(const struct tb__ipc_handle *handle, int *out_fd);
 
 /* ------------------------------------------------------------------ streams (stream.c) */
 

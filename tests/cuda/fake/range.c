@@ -217,24 +217,23 @@ int tag_read(int fd, struct memory_tag *out)
 
 struct handle_text {
     char magic[16];
-    uint32_t what;
     int32_t pid;
     int32_t fd;
 };
 
-void handle_make(struct tb__ipc_handle *out, int fd, uint32_t what)
+void handle_make(struct tb__ipc_handle *out, int fd)
 {
-    struct handle_text text = {.magic = "fake cuda ipc", .what = what, .pid = getpid(), .fd = fd};
+    struct handle_text text = {.magic = "fake cuda ipc", .pid = getpid(), .fd = fd};
     memset(out, 0, sizeof *out);
     memcpy(out->bytes, &text, sizeof text);
 }
 
-int handle_open(const struct tb__ipc_handle *handle, uint32_t what, int *out_fd)
+int handle_open(const struct tb__ipc_handle *handle, int *out_fd)
 {
     struct handle_text text;
     char path[64];
     memcpy(&text, handle->bytes, sizeof text);
-    if (strncmp(text.magic, "fake cuda ipc", sizeof text.magic) != 0 || text.what != what) {
+    if (strncmp(text.magic, "fake cuda ipc", sizeof text.magic) != 0) {
         return TB__CUDA_INVALID_VALUE;
     }
     if (text.pid == getpid()) {

@@ -8,8 +8,6 @@
 
 #include "tests/cuda/fake/fake.h"
 
-#define HANDLE_MEMORY 1u
-
 /* ------------------------------------------------------------------ physical memory */
 
 static int prop_check(const struct tb__mem_prop *prop)
@@ -280,7 +278,7 @@ FAKE_API int cuIpcGetMemHandle(struct tb__ipc_handle *out, uint64_t address)
     if (!fake.devices[range->device].ipc) {
         return fake_unlock(TB__CUDA_NOT_SUPPORTED);
     }
-    handle_make(out, range->fd, HANDLE_MEMORY);
+    handle_make(out, range->fd);
     return fake_unlock(0);
 }
 
@@ -323,7 +321,7 @@ FAKE_API int cuIpcOpenMemHandle_v2(uint64_t *out, struct tb__ipc_handle handle, 
         code = TB__CUDA_INVALID_VALUE;
     }
     if (code == 0) {
-        code = handle_open(&handle, HANDLE_MEMORY, &fd);
+        code = handle_open(&handle, &fd);
     }
     if (code == 0 && (tag_read(fd, &tag) != 0 || tag.kind != RANGE_DEVICE)) {
         code = TB__CUDA_INVALID_VALUE;
