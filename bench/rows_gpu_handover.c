@@ -11,7 +11,7 @@
 
 #define MIB (INT64_C(1) << 20)
 #define SLOTS 4
-#define HANDOVERS 1000
+#define HANDOVERS 250
 
 static const struct tb__bench_text handover_text = {
     "two processes: one publishes an untouched frame of a GPU's pool on its stream, the other, "
@@ -172,7 +172,7 @@ static tb_status handover_measure(struct tb__bench *bench, struct tb__side sides
                                   struct handover *shared)
 {
     double us[HANDOVER_SIZES][TB__BENCH_MAX_BLOCKS];
-    int blocks = tb__bench_blocks(bench, 7);
+    int blocks = tb__bench_blocks(bench, 28); /* short ones: the processors change their pace */
     tb__side_main *const mains[] = {handover_producer, handover_consumer};
     for (int i = 0; i < 2; i++) {
         TB__TRY(tb__side_start(&sides[i], i == 0 ? "producer" : "consumer", -1, mains[i], shared));

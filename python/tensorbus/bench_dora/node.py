@@ -187,15 +187,17 @@ class Runner(Side):
         return self.pool
 
     def send_copy(self, source: np.ndarray) -> None:
-        pool = self._pool()
-        pool.write(source)
-        self.node.send_output("data", pool.last)
+        # The handle travels while the copy is made, as tensorbus.dora does it by itself.
+        self._pool().write(source, promised=self._send)
 
     def send_inplace(self, head: tuple[int, int]) -> None:
         pool = self._pool()
         with pool.loan() as frame:
             frame[:2] = head
-        self.node.send_output("data", pool.last)
+        self._send(pool.last)
+
+    def _send(self, handle: Any) -> None:
+        self.node.send_output("data", handle)
 
     def answer(self) -> None:
         self.node.send_output("next", b"")

@@ -31,8 +31,9 @@ WORKLOADS = (
         "An array of 61,440,000 bytes is sent, the receiver checks its element 0 and answers; then "
         "the next. The interval goes from just before the sender's call to just after the check; "
         "the figure is bytes over the median interval of a block. One copy on each side: stock "
-        "copies into its shared memory, ours into the pool, with one thread or two; by messages the "
-        "handle is sent while the copy is made, and the receiver waits for it. An answer is a "
+        "copies into its shared memory, ours into the pool, with one thread or two; by messages, and on "
+        "our runner, the handle is sent while the copy is made, and the receiver waits for it. An "
+        "answer is a "
         "message; on the side `direct` it is the frame's acknowledgement.",
     ),
     Workload(
