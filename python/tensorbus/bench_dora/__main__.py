@@ -31,11 +31,11 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tensorbus bench dora",
-        description="Compare, in one run, stock dora's fastest documented way of sending arrays with "
-        "Tensorbus inside dora (by messages, and direct) and on its own runner. Sides and floors "
-        "alternate in blocks; figures "
-        "are medians over blocks. Needs a Python with tensorbus, dora-rs, dora-rs-cli and pyarrow: "
-        "the one that $TENSORBUS_PYTHON names, else python3. Takes about ten minutes.",
+        description="Compare, in one run, stock dora's fastest documented way of sending arrays "
+        "with Tensorbus inside dora (by messages, and direct) and on its own runner. Sides and "
+        "floors alternate in blocks; figures are medians over blocks. Needs a Python with "
+        "tensorbus, dora-rs, dora-rs-cli and pyarrow: the one that $TENSORBUS_PYTHON names, else "
+        "python3. Takes about ten minutes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

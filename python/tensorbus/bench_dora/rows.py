@@ -31,10 +31,9 @@ WORKLOADS = (
         "An array of 61,440,000 bytes is sent, the receiver checks its element 0 and answers; then "
         "the next. The interval goes from just before the sender's call to just after the check; "
         "the figure is bytes over the median interval of a block. One copy on each side: stock "
-        "copies into its shared memory, ours into the pool, with one thread or two; by messages, and on "
-        "our runner, the handle is sent while the copy is made, and the receiver waits for it. An "
-        "answer is a "
-        "message; on the side `direct` it is the frame's acknowledgement.",
+        "copies into its shared memory, ours into the pool, with one thread or two; by messages, "
+        "and on our runner, the handle is sent while the copy is made, and the receiver waits for "
+        "it. An answer is a message; on the side `direct` it is the frame's acknowledgement.",
     ),
     Workload(
         "turn/61.4MB/inplace", LARGE, "inplace", "turn", 60, 10,
@@ -46,10 +45,10 @@ WORKLOADS = (
         "rate/6.2MB", FRAME, "copy", "rate", 90, 15,
         "An array of 6,220,800 bytes is sent 30 times a second. Latency: from just before the "
         "sender's call to the receiver having the array, copy included; CPU: user and system time "
-        "of both nodes between the first and the last frame, in percent of a core. Ours copies with "
-        "one thread, as by default: two take more of the CPU. Beside it, a message of stock dora of "
-        "48 bytes, as large as a handle, at the same rate: who sends one for each frame cannot be "
-        "below that.",
+        "of both nodes between the first and the last frame, in percent of a core. Ours copies by "
+        "one thread, as by default: two take more of the CPU. Beside it, a message of stock dora "
+        "of 48 bytes, as large as a handle, at the same rate: who sends one for each frame cannot "
+        "be below that.",
     ),
     Workload(
         "rate/6.2MB/inplace", FRAME, "inplace", "rate", 90, 15,
