@@ -1,6 +1,8 @@
 /* FrameInfo, PoolStats, ReaderStats: tuples whose items have names. */
 #include "frame_info.h"
 
+#include <string.h>
+
 #include "handle.h"
 
 static PyStructSequence_Field info_fields[] = {
@@ -30,6 +32,8 @@ static PyStructSequence_Field pool_fields[] = {
     {"slots", "of the pool"},
     {"freed", "whether it was freed"},
     {"slot_bytes", "size of a slot"},
+    {"troubles", "that readers told of: memory that they could not map, contexts that broke"},
+    {"trouble", "the newest: status, who, and what; None without one"},
     {NULL, NULL},
 };
 
@@ -47,7 +51,7 @@ static PyStructSequence_Field reader_fields[] = {
 
 static PyStructSequence_Desc descriptions[] = {
     {"tensorbus.FrameInfo", "What is known about a frame.", info_fields, 9},
-    {"tensorbus.PoolStats", "Counters of a pool since its registration.", pool_fields, 13},
+    {"tensorbus.PoolStats", "Counters of a pool since its registration.", pool_fields, 15},
     {"tensorbus.ReaderStats", "Counters of a reader since it attached.", reader_fields, 8},
 };
 
@@ -116,16 +120,31 @@ PyObject *py_frame_info_new(struct py_state *state, const tb_frame_info *info)
     return make(state, PY_FRAME_INFO_TYPE, items, 9);
 }
 
+/* Cut off by the library, perhaps within a character. */
+static PyObject *trouble_text(const tb_pool_stats *stats)
+{
+    if (stats->troubles == 0) {
+        return Py_NewRef(Py_None);
+    }
+    PyObject *text =
+        PyUnicode_DecodeUTF8(stats->trouble, (Py_ssize_t)strlen(stats->trouble), "replace");
+    PyObject *whole =
+        text != NULL ? PyUnicode_FromFormat("%s: %U", tb_status_name(stats->trouble_status), text)
+                     : NULL;
+    Py_XDECREF(text);
+    return whole;
+}
+
 PyObject *py_pool_stats_new(struct py_state *state, const tb_pool_stats *stats)
 {
     PyObject *items[] = {
-        number(stats->frames),       number(stats->bytes),   number(stats->copies),
-        number(stats->copied_bytes), number(stats->drops),   number(stats->overwrites),
-        number(stats->waits),        number(stats->wakeups), number(stats->readers),
-        number(stats->held),         number(stats->slots),   PyBool_FromLong(stats->freed != 0),
-        number(stats->slot_bytes),
+        number(stats->frames),       number(stats->bytes),    number(stats->copies),
+        number(stats->copied_bytes), number(stats->drops),    number(stats->overwrites),
+        number(stats->waits),        number(stats->wakeups),  number(stats->readers),
+        number(stats->held),         number(stats->slots),    PyBool_FromLong(stats->freed != 0),
+        number(stats->slot_bytes),   number(stats->troubles), trouble_text(stats),
     };
-    return make(state, PY_POOL_STATS_TYPE, items, 13);
+    return make(state, PY_POOL_STATS_TYPE, items, 15);
 }
 
 PyObject *py_reader_stats_new(struct py_state *state, const tb_reader_stats *stats)

@@ -166,3 +166,36 @@ def test_handles_come_stream_ordered_when_the_bus_says_so() -> None:
         consumer.end()
         producer.tell()
         producer.end()
+
+
+@pytest.mark.skipif(gpu_kit.REAL, reason="a driver's failures are asked of the fake one")
+@needs_gpu
+def test_the_owner_is_told_what_hinders_a_reader() -> None:
+    with gpu_kit.script(gpu_kit.SCENE, """
+        assert pool.stats().troubles == 0 and pool.stats().trouble is None
+        pool.write(A)
+        say("ready")
+        soon(lambda: pool.stats().troubles == 1)
+        told = pool.stats().trouble
+        assert told.startswith("TB_E_") and "`detector` (pid " in told, told
+        assert "cuMemImportFromShareableHandle" in told, told
+        say("told")
+        """) as producer, gpu_kit.script("""
+        import os
+        hear()
+        os.environ["FAKE_CUDA_FAIL"] = "cuMemImportFromShareableHandle:1:801"
+        gpu.begin()
+        tb.open_bus("detector")
+        try:
+            tb.Reader("camera/front", stream_ordered=True).next(20)
+            raise SystemExit("no error")
+        except tb.Error as error:
+            assert "cuMemImportFromShareableHandle" in str(error)
+        hear()
+        """) as consumer:
+        assert producer.hear() == "ready"
+        consumer.tell()
+        assert producer.hear() == "told"
+        consumer.tell()
+        producer.end()
+        consumer.end()
