@@ -48,6 +48,48 @@ static void pin_if_possible(tb_status status)
     }
 }
 
+static int lies_in(const struct tb__segment *segment, const void *data)
+{
+    uint64_t bytes;
+    const uint8_t *pages = tb__segment_pages(segment, &bytes);
+    return (uintptr_t)data - (uintptr_t)pages < bytes;
+}
+
+/* A frame, or a slot, of host memory that is copied to a GPU as any tensor is: found by where it
+ * lies. Its holder keeps the reader or the pool open meanwhile. */
+static void pin_source(tb_pool *pool, const tb_tensor *tensor, const struct tb__gpu *gpu)
+{
+    struct tb__pool_layer *layer = pool->layer;
+    tb__bus_lock(layer->bus);
+    tb_reader *reader = layer->readers;
+    while (reader != NULL && (reader->device != NULL || !lies_in(&reader->segment, tensor->data))) {
+        reader = reader->next;
+    }
+    tb_pool *own = reader == NULL ? layer->pools : NULL;
+    while (own != NULL && (own->device != NULL || !lies_in(&own->segment, tensor->data))) {
+        own = own->next;
+    }
+    tb__bus_unlock(layer->bus);
+    if (reader != NULL) {
+        pin_if_possible(tb__trouble_check(reader, pin_reader(reader, gpu)));
+    } else if (own != NULL) {
+        pin_if_possible(tb__pool_pin(own, gpu));
+    }
+}
+
+/* The host's memory on either side of a copy into a loan. */
+static tb_status pin_for_write(tb_pool *pool, const tb_tensor *tensor)
+{
+    const struct tb__gpu *gpu;
+    if (pool->device == NULL && tensor->device != TB_CPU) {
+        TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
+        pin_if_possible(tb__pool_pin(pool, gpu));
+    } else if (pool->device != NULL && tensor->device == TB_CPU) {
+        pin_source(pool, tensor, tb__device_gpu(pool->device));
+    }
+    return TB_OK;
+}
+
 /* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for
  * the other, before and after. `stream`: which default stream. */
 static tb_status copy_across(const tb_tensor *destination, const tb_tensor *source,
@@ -131,11 +173,7 @@ static tb_status enqueue_copy(tb_loan *loan, const tb_tensor *tensor, size_t byt
     if (pool->varying) {
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
-    if (pool->device == NULL && tensor->device != TB_CPU) {
-        const struct tb__gpu *gpu;
-        TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
-        pin_if_possible(tb__pool_pin(pool, gpu));
-    }
+    TB__TRY(pin_for_write(pool, tensor));
     TB__TRY(copy_on(&loan->tensor, tensor, (tb__stream)stream, pool->device));
     tb__loan_count_copy(loan, bytes);
     return TB_OK;
@@ -147,11 +185,7 @@ tb_status tb__write_device(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
     if (pool->varying) {
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
-    if (pool->device == NULL) {
-        const struct tb__gpu *gpu;
-        TB__TRY(tb__gpu_of_device(tensor->device, &gpu));
-        pin_if_possible(tb__pool_pin(pool, gpu));
-    }
+    TB__TRY(pin_for_write(pool, tensor));
     TB__TRY(copy_now(&loan->tensor, tensor));
     tb__loan_count_copy(loan, bytes);
     return TB_OK;

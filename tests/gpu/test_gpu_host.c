@@ -288,6 +288,63 @@ static void a_pending_frame_is_copied_to_the_host(void)
     producer_end(&producer);
 }
 
+static unsigned long registrations(void)
+{
+    return gpu_fake()->calls("cuMemHostRegister_v2");
+}
+
+/* A frame of the host is a tensor like any other for a write, and its memory, which this process
+ * has mapped for good, is registered whole, once: a reader's, or that of a pool of one's own. */
+static void a_frame_that_is_written_to_a_gpu_is_registered_once(void)
+{
+    struct host host;
+    tb_frame *frame, *copied;
+    gpu_need_fake();
+    host_begin(&host, 3, 0);
+    tb_pool *device = gpu_register(host.bus, "device", TB_CUDA(0), WORDS, 3);
+    tb_reader *plain = gpu_open_reader(host.bus, "producer/frames", 0);
+    tb_reader *seen = gpu_open_reader(host.bus, "producer/device", 1);
+    tb_loan *loan;
+    uint32_t *foreign = calloc(1, WORDS * 4);
+    /* Words that streams write are registered, too: with the first frame of all. */
+    gpu_fill(&host.device, 0, host.stream);
+    CHECK_OK(tb_pool_write_on(device, &host.device, host.stream, TB_SECONDS(5), NULL));
+    CHECK_OK(tb_reader_next(seen, TB_SECONDS(5), &copied));
+    CHECK_OK(tb_frame_wait_on(copied, host.stream));
+    CHECK_OK(tb_frame_release_on(copied, host.stream));
+    unsigned long before = registrations();
+    for (uint32_t n = 1; n <= 6; n++) {
+        publish_by_cpu(host.pool, n);
+        CHECK_OK(tb_reader_newest(plain, TB_POLL, &frame));
+        if (n % 2 == 1) {
+            CHECK_OK(
+                tb_pool_write_on(device, tb_frame_tensor(frame), host.stream, TB_SECONDS(5), NULL));
+        } else {
+            CHECK_OK(tb_pool_write(device, tb_frame_tensor(frame), TB_SECONDS(5), NULL));
+        }
+        CHECK_EQ(registrations(), before + 1);
+        gpu_synchronize(host.stream);
+        tb_frame_release(frame);
+        CHECK_OK(tb_reader_newest(seen, TB_SECONDS(5), &copied));
+        CHECK_OK(tb_frame_copy_on(copied, &host.device, host.stream));
+        CHECK_OK(tb_frame_release_on(copied, host.stream));
+        gpu_synchronize(host.stream);
+        gpu_check(&host.device, n);
+    }
+    CHECK_OK(tb_pool_loan(host.pool, TB_SECONDS(5), &loan));
+    memset(tb_loan_tensor(loan)->data, 7, WORDS * 4);
+    before = registrations();
+    CHECK_OK(tb_pool_write(device, tb_loan_tensor(loan), TB_SECONDS(5), NULL));
+    CHECK_EQ(registrations(), before + 1); /* the owner's own mapping */
+    CHECK_OK(tb_pool_write(device, tb_loan_tensor(loan), TB_SECONDS(5), NULL));
+    CHECK_EQ(registrations(), before + 1);
+    tb_loan_cancel(loan);
+    const tb_tensor other = words_at(foreign, TB_CPU, WORDS);
+    CHECK_OK(tb_pool_write(device, &other, TB_SECONDS(5), NULL));
+    free(foreign);
+    host_end(&host);
+}
+
 /* G17: nothing adopts memory of these kinds; what is written from it is a copy, and right. */
 static void G17_memory_that_cannot_be_exported_is_copied(void)
 {
@@ -326,6 +383,7 @@ static const struct test tests[] = {
     TEST(a_stream_reads_frames_of_the_host, 30),
     TEST(a_copy_that_does_not_fit_is_refused, 30),
     TEST(a_pending_frame_is_copied_to_the_host, 30),
+    TEST(a_frame_that_is_written_to_a_gpu_is_registered_once, 30),
     TEST(G17_memory_that_cannot_be_exported_is_copied, 30),
 };
 
