@@ -161,40 +161,12 @@ static PyObject *copy_method(PyObject *self, PyObject *args, PyObject *kwargs)
     if (lease->tensor.device != TB_CPU) {
         return py_gpu_copy(lease);
     }
-    PyObject *view = numpy_method(self, NULL);
-    PyObject *copy = view != NULL ? PyObject_CallMethod(view, "copy", NULL) : NULL;
-    Py_XDECREF(view);
-    return copy;
+    return py_view_copy(numpy_method(self, NULL));
 }
 
 static PyObject *array_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"dtype", "copy", NULL};
-    PyObject *dtype = Py_None, *copy = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names, &dtype, &copy)) {
-        return NULL;
-    }
-    int must_copy = copy == Py_None ? 0 : PyObject_IsTrue(copy);
-    PyObject *view = must_copy >= 0 ? numpy_method(self, NULL) : NULL;
-    if (view == NULL || (dtype == Py_None && !must_copy)) {
-        return view;
-    }
-    PyObject *array;
-    if (dtype == Py_None) {
-        array = PyObject_CallMethod(view, "copy", NULL);
-    } else {
-        PyObject *arguments = Py_BuildValue("(O)", dtype);
-        PyObject *options = Py_BuildValue("{sO}", "copy", must_copy ? Py_True : Py_False);
-        PyObject *convert = PyObject_GetAttrString(view, "astype");
-        array = arguments != NULL && options != NULL && convert != NULL
-                    ? PyObject_Call(convert, arguments, options)
-                    : NULL;
-        Py_XDECREF(arguments);
-        Py_XDECREF(options);
-        Py_XDECREF(convert);
-    }
-    Py_DECREF(view);
-    return array;
+    return py_view_array(self, numpy_method, args, kwargs);
 }
 
 static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)

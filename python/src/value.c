@@ -199,31 +199,12 @@ static PyObject *numpy_method(PyObject *self, PyObject *unused)
 static PyObject *copy_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    PyObject *view = numpy_method(self, NULL);
-    PyObject *copy = view != NULL ? PyObject_CallMethod(view, "copy", NULL) : NULL;
-    Py_XDECREF(view);
-    return copy;
+    return py_view_copy(numpy_method(self, NULL));
 }
 
 static PyObject *array_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"dtype", "copy", NULL};
-    PyObject *dtype = Py_None, *copy = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names, &dtype, &copy)) {
-        return NULL;
-    }
-    int must_copy = copy == Py_None ? 0 : PyObject_IsTrue(copy);
-    PyObject *view = must_copy >= 0 ? numpy_method(self, NULL) : NULL;
-    PyObject *array;
-    if (view != NULL && dtype != Py_None) {
-        array = PyObject_CallMethod(view, "astype", "O", dtype);
-    } else if (view != NULL && must_copy) {
-        array = PyObject_CallMethod(view, "copy", NULL);
-    } else {
-        return view;
-    }
-    Py_DECREF(view);
-    return array;
+    return py_view_array(self, numpy_method, args, kwargs);
 }
 
 static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)

@@ -146,6 +146,48 @@ PyObject *py_view_numpy(struct py_state *state, PyObject *exporter, tb_dtype dty
     return array;
 }
 
+PyObject *py_view_copy(PyObject *array)
+{
+    PyObject *copy = array != NULL ? PyObject_CallMethod(array, "copy", NULL) : NULL;
+    Py_XDECREF(array);
+    return copy;
+}
+
+/* array.astype(dtype, copy=False): the array itself where it has that dtype. */
+static PyObject *as_type(PyObject *array, PyObject *dtype)
+{
+    PyObject *arguments = Py_BuildValue("(O)", dtype);
+    PyObject *options = Py_BuildValue("{sO}", "copy", Py_False);
+    PyObject *convert = PyObject_GetAttrString(array, "astype");
+    PyObject *result = arguments != NULL && options != NULL && convert != NULL
+                           ? PyObject_Call(convert, arguments, options)
+                           : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(options);
+    Py_XDECREF(convert);
+    return result;
+}
+
+PyObject *py_view_array(PyObject *self, PyCFunction numpy, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"dtype", "copy", NULL};
+    PyObject *dtype = Py_None, *copy = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:__array__", names, &dtype, &copy)) {
+        return NULL;
+    }
+    int must_copy = copy == Py_None ? 0 : PyObject_IsTrue(copy);
+    PyObject *view = must_copy >= 0 ? numpy(self, NULL) : NULL;
+    PyObject *array = view != NULL && dtype != Py_None ? as_type(view, dtype) : Py_XNewRef(view);
+    int copied = array != view;
+    Py_XDECREF(view);
+    if (array != NULL && copied && copy != Py_None && !must_copy) {
+        PyErr_Format(PyExc_ValueError,
+                     "copy=False: elements of %R have to be copied for another dtype", self);
+        Py_CLEAR(array);
+    }
+    return must_copy == 1 && !copied ? py_view_copy(array) : array;
+}
+
 PyObject *py_shape_tuple(const tb_tensor *tensor)
 {
     PyObject *shape = PyTuple_New(tensor->ndim);

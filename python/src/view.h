@@ -24,6 +24,13 @@ void *py_view_release(Py_buffer *view);
  * keeps the buffer exported. */
 PyObject *py_view_numpy(struct py_state *state, PyObject *exporter, tb_dtype dtype, int *raw);
 
+/* A copy of an array; takes the reference, which may be NULL with an exception set. */
+PyObject *py_view_copy(PyObject *array);
+
+/* __array__(dtype=None, copy=None) of an object whose elements numpy(self, NULL) shows: a copy
+ * where one is asked for or needed; ValueError where one is needed and copy=False forbids it. */
+PyObject *py_view_array(PyObject *self, PyCFunction numpy, PyObject *args, PyObject *kwargs);
+
 /* (1080, 1920, 3) */
 PyObject *py_shape_tuple(const tb_tensor *tensor);
 

@@ -207,18 +207,8 @@ static void copies_of_the_other_device_are_in_the_default_stream_s_order(void)
     gpu_brake_end(&brake);
 }
 
-/* A copy between two devices is done when tb_copy() and tb_pool_write() return. */
-static void a_copy_between_two_devices_is_waited_for(void)
+static void one_tensor_on_each(tb_memory *memory[2], tb_tensor tensors[2])
 {
-    gpu_machine("devices=2;slow=20000");
-    const struct tb__gpu *first = gpu_begin();
-    gpu_second();
-    tb_cuda_stream stream = gpu_stream_on(first);
-    tb_bus *bus = gpu_open_bus("producer");
-    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(1), WORDS, 2);
-    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 0);
-    tb_memory *memory[2];
-    tb_tensor tensors[2];
     for (int i = 0; i < 2; i++) {
         CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
                                                .kind = TB_MEMORY_DEVICE,
@@ -231,6 +221,21 @@ static void a_copy_between_two_devices_is_waited_for(void)
                                  .ndim = 1,
                                  .shape = {WORDS}};
     }
+}
+
+/* A copy between two devices is done when tb_copy() and tb_pool_write() return. */
+static void a_copy_between_two_devices_is_waited_for(void)
+{
+    gpu_machine("devices=2;slow=20000");
+    const struct tb__gpu *first = gpu_begin();
+    gpu_second();
+    tb_cuda_stream stream = gpu_stream_on(first);
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(1), WORDS, 2);
+    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 0);
+    tb_memory *memory[2];
+    tb_tensor tensors[2];
+    one_tensor_on_each(memory, tensors);
     for (uint32_t n = 1; n <= 3; n++) {
         tb_frame *frame;
         gpu_fill(&tensors[0], n, stream);
@@ -266,18 +271,7 @@ static void a_source_on_the_other_device_is_in_its_default_stream_s_order(void)
     struct gpu_brake brake;
     struct tb__gpu_scope scope;
     gpu_brake_init(&brake);
-    for (int i = 0; i < 2; i++) {
-        CHECK_OK(tb_alloc(&(tb_memory_options){.size = sizeof(tb_memory_options),
-                                               .kind = TB_MEMORY_DEVICE,
-                                               .device = TB_CUDA(i),
-                                               .bytes = WORDS * 4},
-                          &memory[i]));
-        tensors[i] = (tb_tensor){.data = tb_memory_data(memory[i]),
-                                 .device = TB_CUDA(i),
-                                 .dtype = TB_U32,
-                                 .ndim = 1,
-                                 .shape = {WORDS}};
-    }
+    one_tensor_on_each(memory, tensors);
     for (uint32_t n = 1; n <= 5; n++) {
         tb_frame *frame;
         int braked = n > 1; /* the first of all opens what the devices need of each other */

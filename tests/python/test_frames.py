@@ -52,6 +52,10 @@ def test_copies_are_writable_and_private(pool: tb.Pool, reader: tb.Reader) -> No
         copy[:] = 1
     assert (frame.numpy() == 7).all()
     assert reader.stats().held == 1
+    assert frame.__array__(np.int32, copy=False).ctypes.data == frame.numpy().ctypes.data
+    assert frame.__array__(np.int64, copy=True).dtype == np.int64
+    with pytest.raises(ValueError, match="copy=False"):
+        frame.__array__(np.int64, copy=False)
 
 
 def test_what_a_frame_knows(pool: tb.Pool, reader: tb.Reader) -> None:

@@ -225,6 +225,7 @@ def test_views_are_read_only_and_share_memory(pair):
     value = through(pair, np.arange(LARGE)).value
     first, second = value.numpy(), np.asarray(value)
     assert np.shares_memory(first, second) and not first.flags.writeable
+    assert np.shares_memory(first, np.asarray(value, dtype=np.int64))
     third = np.from_dlpack(value)
     assert third.ctypes.data == first.ctypes.data and not third.flags.writeable
     view = memoryview(value)
@@ -244,6 +245,8 @@ def test_copies_belong_to_the_caller(pair):
     other = np.array(event.value)
     assert other.flags.writeable and not np.shares_memory(other, event.numpy())
     assert np.asarray(event.value, dtype=np.float32).dtype == np.float32
+    with pytest.raises(ValueError, match="copy=False"):
+        event.value.__array__(np.float32, copy=False)
     if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
         assert np.from_dlpack(event.value, copy=True).flags.writeable
 
