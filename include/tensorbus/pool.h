@@ -118,8 +118,10 @@ TB_API TB_MUST_USE tb_status tb_loan_write(tb_loan *loan, const tb_tensor *tenso
 /** Let the helpers of copy_threads begin a tb_loan_write(), while the caller does something else,
  *  such as sending the handle of tb_loan_promise(). Without helpers, or where they have another
  *  copy, nothing is done ahead.
+ *  Shape:   as tb_loan_write(): a loan of a pool with varying shapes takes the tensor's.
  *  Owner:   the tensor stays the caller's, and as it is, until tb_loan_write() of the same has
- *           returned, which must follow, or the loan is cancelled.
+ *           returned, which must follow, or the loan is cancelled, by the end of its bus as well.
+ *           Cancelling waits for the blocks that helpers are at, publishing for the whole copy.
  *  Returns: as tb_loan_write().
  *  Threads: the loan belongs to one thread at a time.   Waits: never.
  *  Source:  src/pool/write.c */

@@ -42,7 +42,8 @@ struct tb__copy_team {
     const char *src;
     size_t bytes;
     int writer_cpu;    /* where helpers may not run; -1: anywhere */
-    cpu_set_t allowed; /* the process's processors when the team was made */
+    cpu_set_t allowed; /* processors that are left to the team, the writer's included */
+    cpu_set_t given;   /* those that the helpers have, unless somebody has moved them since */
     unsigned count;    /* helpers */
     pthread_t threads[];
 };
@@ -128,6 +129,24 @@ static void wait_for_helpers(struct tb__copy_team *team)
     atomic_store(&team->waiting, 0);
 }
 
+/* Whoever gives the process other processors (taskset, a cpuset) means the helpers, too. That is
+ * seen by theirs. They lack the writer's, so what this thread has is added; and processors that are
+ * just those that the helpers had are not told from no change. */
+static void look_where_allowed(struct tb__copy_team *team)
+{
+    cpu_set_t now;
+    cpu_set_t own;
+    if (pthread_getaffinity_np(team->threads[0], sizeof now, &now) != 0 ||
+        CPU_EQUAL(&now, &team->given)) {
+        return;
+    }
+    team->given = now;
+    team->allowed = now;
+    if (sched_getaffinity(0, sizeof own, &own) == 0) {
+        CPU_OR(&team->allowed, &now, &own);
+    }
+}
+
 /* A scheduler likes to wake a thread where its waker runs, which then copies in turn with it
  * instead of beside it. So helpers may run anywhere but there. The writer has the team. */
 static void keep_apart(struct tb__copy_team *team)
@@ -136,13 +155,19 @@ static void keep_apart(struct tb__copy_team *team)
     if (here < 0 || here >= CPU_SETSIZE || here == team->writer_cpu) {
         return;
     }
+    look_where_allowed(team);
     cpu_set_t others = team->allowed;
     CPU_CLR(here, &others);
     team->writer_cpu = here;
-    for (unsigned i = 0; i < team->count && CPU_COUNT(&others) > 0; i++) {
-        /* It may fail where the process was moved to other processors: so be it. */
+    if (CPU_COUNT(&others) == 0) {
+        return;
+    }
+    for (unsigned i = 0; i < team->count; i++) {
+        /* It may fail where a cpuset leaves none of them: so be it. */
         (void)pthread_setaffinity_np(team->threads[i], sizeof others, &others);
     }
+    /* What a cpuset has left of them. */
+    (void)pthread_getaffinity_np(team->threads[0], sizeof team->given, &team->given);
 }
 
 int tb__copy_team_begin(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
@@ -231,6 +256,7 @@ tb_status tb__copy_team_create(unsigned threads, struct tb__copy_team **out)
     if (sched_getaffinity(0, sizeof team->allowed, &team->allowed) != 0) {
         CPU_ZERO(&team->allowed); /* more processors than the set has: they stay where they are */
     }
+    team->given = team->allowed; /* threads begin where the one that starts them may run */
     while (team->count < threads - 1) {
         int failed = start_helper(team);
         if (failed) {

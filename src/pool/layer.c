@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/copy_team.h"
 #include "base/fd.h"
 #include "base/near.h"
 #include "pool/adopt.h"
@@ -112,11 +113,23 @@ static void forked(void *state)
     }
 }
 
+/* What tb_loan_write_ahead() began may read from a frame: before its reader is closed. */
+static void end_copies(struct tb__pool_layer *layer)
+{
+    tb__bus_lock(layer->bus); /* the watching thread may end pools */
+    for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
+        tb__copy_team_destroy(pool->copy_team);
+        pool->copy_team = NULL;
+    }
+    tb__bus_unlock(layer->bus);
+}
+
 /* The bus says goodbye: readers elsewhere learn it through their pages, at once. */
 static void closing(void *state)
 {
     struct tb__pool_layer *layer = state;
     layer->readers_end = 1;
+    end_copies(layer);
     while (layer->readers != NULL) {
         tb_reader_close(layer->readers);
     }

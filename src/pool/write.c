@@ -118,6 +118,9 @@ tb_status tb_loan_write_ahead(tb_loan *loan, const tb_tensor *tensor)
     if (loan->ahead != NULL) {
         tb__write_ahead_end(loan, 0);
     }
+    if (pool->varying) { /* which may not be what was promised */
+        TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
+    }
     if (pool->device == NULL && tensor->device == TB_CPU && tb_tensor_is_packed(tensor) &&
         tb__copy_team_begin(pool->copy_team, loan->tensor.data, tensor->data, bytes,
                             pool->slots * pool->segment.view.slot_stride)) {

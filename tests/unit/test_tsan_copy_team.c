@@ -1,5 +1,6 @@
 /* Copies by a team of threads: every byte of each, whoever gets the team, however late a helper
- * wakes; what a team leaves behind; and the option of pools. Run under ThreadSanitizer, too. */
+ * wakes, and where it runs. Run under ThreadSanitizer, too. */
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -15,38 +16,11 @@
 
 #include <cmocka.h>
 
-#include "base/copy_team.h"
-#include "pool/state.h"
+#include "copy_fixture.h"
 
-#define LARGE (TB__COPY_TEAM_MIN_BYTES + 4097)
 #define GUARD 64
 #define PROBE_BYTES 32768
 #define ROUNDS 60
-
-static void fill(uint8_t *bytes, size_t count, uint32_t seed)
-{
-    for (size_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        bytes[i] = (uint8_t)(seed >> 24);
-    }
-}
-
-/* Threads of this process by name; -1: it cannot be told. */
-static int count_threads(const char *name)
-{
-    char command[128];
-    snprintf(command, sizeof command, "cat /proc/%d/task/*/comm | grep -c '^%s$'", (int)getpid(),
-             name);
-    FILE *pipe = popen(command, "r");
-    int count = -1;
-    if (pipe == NULL || fscanf(pipe, "%d", &count) != 1) {
-        count = -1;
-    }
-    if (pipe != NULL) {
-        pclose(pipe);
-    }
-    return count;
-}
 
 static void every_byte_arrives(void **state)
 {
@@ -103,14 +77,6 @@ static void helpers_help(void **state)
     tb__copy_team_destroy(team);
     free(src);
     free(dst);
-}
-
-static void wait_for_help(const struct tb__copy_team *team, unsigned long before)
-{
-    for (int i = 0; i < 5000 && tb__copy_team_helped(team) == before; i++) {
-        usleep(1000);
-    }
-    assert_true(tb__copy_team_helped(team) > before);
 }
 
 /* A few bytes of all over a block, looked at in less time than a part of it is copied in. */
@@ -209,6 +175,56 @@ static void helpers_run_elsewhere(void **state)
     free(src);
 }
 
+/* Each thread of this process, as `taskset -a` does it. */
+static void move_all(const cpu_set_t *to)
+{
+    DIR *threads = opendir("/proc/self/task");
+    assert_non_null(threads);
+    for (const struct dirent *at = readdir(threads); at != NULL; at = readdir(threads)) {
+        if (at->d_name[0] != '.') {
+            (void)sched_setaffinity(atoi(at->d_name), sizeof *to, to);
+        }
+    }
+    closedir(threads);
+}
+
+/* Helpers stay on the processors that the process was given after the team was made. */
+static void helpers_move_with_the_process(void **state)
+{
+    (void)state;
+    cpu_set_t all, few, helpers;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int most = CPU_COUNT(&all) - 1;
+    if (most < 1) {
+        skip();
+    }
+    uint8_t *src = calloc(2, LARGE);
+    assert_non_null(src);
+    for (int count = 1; count <= most && count <= 3; count++) {
+        struct tb__copy_team *team;
+        assert_int_equal(tb__copy_team_create(2, &team), TB_OK);
+        if (count > 1) { /* the helper has been moved already */
+            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+        }
+        CPU_ZERO(&few);
+        for (int cpu = 0; CPU_COUNT(&few) < count; cpu++) {
+            if (CPU_ISSET(cpu, &all)) {
+                CPU_SET(cpu, &few);
+            }
+        }
+        move_all(&few);
+        for (int i = 0; i < 20; i++) {
+            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+            assert_int_equal(affinity_of("tensorbus-copy", &helpers), 0);
+            CPU_OR(&helpers, &helpers, &few);
+            assert_true(CPU_EQUAL(&helpers, &few));
+        }
+        tb__copy_team_destroy(team);
+        move_all(&all);
+    }
+    free(src);
+}
+
 struct writer {
     pthread_t thread;
     struct tb__copy_team *team;
@@ -254,234 +270,15 @@ static void writers_share_one_team(void **state)
     tb__copy_team_destroy(team);
 }
 
-/* ---- pools ---- */
-
-struct bench {
-    char directory[40];
-    tb_bus *bus;
-};
-
-static void bus_begin(struct bench *test)
-{
-    strcpy(test->directory, "/tmp/tb-copy-XXXXXX");
-    assert_non_null(mkdtemp(test->directory));
-    tb_bus_options options = {.size = sizeof options, .name = "one", .directory = test->directory};
-    assert_int_equal(tb_bus_open(&options, &test->bus), TB_OK);
-}
-
-static void bus_end(struct bench *test)
-{
-    tb_bus_close(test->bus);
-    char command[80];
-    snprintf(command, sizeof command, "rm -r %s", test->directory);
-    assert_int_equal(system(command), 0);
-}
-
-static tb_pool_options large_pool(uint32_t threads)
-{
-    return (tb_pool_options){.size = sizeof(tb_pool_options),
-                             .dtype = TB_U8,
-                             .ndim = 1,
-                             .shape = {(int64_t)LARGE},
-                             .slots = 2,
-                             .copy_threads = threads};
-}
-
-static void pools_write_with_a_team(void **state)
-{
-    (void)state;
-    struct bench test;
-    bus_begin(&test);
-    tb_pool_options options = large_pool(3);
-    tb_pool *pool;
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
-    assert_int_equal(count_threads("tensorbus-copy"), 2);
-    uint8_t *src = malloc(2 * LARGE);
-    assert_non_null(src);
-    fill(src, 2 * LARGE, 5);
-    for (int strided = 0; strided < 2; strided++) {
-        int64_t shape = (int64_t)LARGE, stride = strided ? 2 : 1;
-        tb_tensor tensor = {
-            .data = src, .dtype = TB_U8, .ndim = 1, .shape = {shape}, .strides = &stride};
-        tb_loan *loan;
-        assert_int_equal(tb_pool_loan(pool, 0, &loan), TB_OK);
-        assert_int_equal(tb_loan_write(loan, &tensor), TB_OK);
-        const uint8_t *slot = tb_loan_tensor(loan)->data;
-        for (size_t i = 0; i < LARGE; i++) {
-            if (slot[i] != src[i * (size_t)stride]) {
-                fail_msg("byte %zu", i);
-            }
-        }
-        assert_int_equal(tb_loan_publish(loan, NULL), TB_OK);
-    }
-    free(src);
-    tb_pool_close(pool);
-    assert_int_equal(count_threads("tensorbus-copy"), 0);
-    bus_end(&test);
-}
-
-static void check_slot(const uint8_t *slot, const uint8_t *src)
-{
-    assert_memory_equal(slot, src, LARGE);
-}
-
-/* What ends a loan ends what was begun for it. */
-static void a_write_is_begun_ahead(void **state)
-{
-    (void)state;
-    struct bench test;
-    bus_begin(&test);
-    tb_pool_options options = large_pool(2);
-    tb_pool *pool;
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
-    uint8_t *src = malloc(2 * LARGE);
-    assert_non_null(src);
-    fill(src, 2 * LARGE, 21);
-    tb_tensor tensor = {.data = src, .dtype = TB_U8, .ndim = 1, .shape = {(int64_t)LARGE}};
-    tb_tensor other = tensor;
-    other.data = src + LARGE;
-    tb_tensor wrong = tensor;
-    wrong.shape[0]--;
-    for (int round = 0; round < 30; round++) {
-        tb_loan *loan, *second;
-        assert_int_equal(tb_pool_loan(pool, 0, &loan), TB_OK);
-        const uint8_t *slot = tb_loan_tensor(loan)->data;
-        memset(tb_loan_tensor(loan)->data, 0, LARGE);
-        assert_int_equal(tb_loan_write_ahead(loan, &wrong), TB_E_MISMATCH);
-        assert_int_equal(tb_loan_write_ahead(loan, &tensor), TB_OK);
-        if (round == 0) { /* while the team is busy, others copy alone */
-            wait_for_help(pool->copy_team, 0);
-            assert_int_equal(tb_pool_loan(pool, 0, &second), TB_OK);
-            assert_int_equal(tb_loan_write_ahead(second, &other), TB_OK);
-            assert_int_equal(tb_loan_write(second, &other), TB_OK);
-            check_slot(tb_loan_tensor(second)->data, other.data);
-            tb_loan_cancel(second);
-        }
-        switch (round % 5) {
-        case 0:
-            assert_int_equal(tb_loan_write(loan, &tensor), TB_OK);
-            check_slot(slot, tensor.data);
-            break;
-        case 1:
-            assert_int_equal(tb_loan_write(loan, &other), TB_OK);
-            check_slot(slot, other.data);
-            break;
-        case 2:
-            assert_int_equal(tb_loan_write_ahead(loan, &other), TB_OK);
-            assert_int_equal(tb_loan_write(loan, &other), TB_OK);
-            check_slot(slot, other.data);
-            break;
-        case 3: /* it should have been written; nobody sees half a frame even so */
-            assert_int_equal(tb_loan_publish(loan, NULL), TB_OK);
-            check_slot(slot, tensor.data);
-            continue;
-        default:
-            tb_loan_cancel(loan);
-            fill(src, 2 * LARGE, (uint32_t)round);
-            continue;
-        }
-        assert_int_equal(tb_loan_publish(loan, NULL), TB_OK);
-        check_slot(slot, round % 5 == 0 ? tensor.data : other.data);
-    }
-    assert_int_equal(tb_loan_write_ahead(NULL, &tensor), TB_E_INVALID);
-    tb_loan *open;
-    assert_int_equal(tb_pool_loan(pool, 0, &open), TB_OK);
-    assert_int_equal(tb_loan_write_ahead(open, &tensor), TB_OK);
-    tb_pool_close(pool);
-    free(src); /* nobody reads it any more */
-    bus_end(&test);
-}
-
-static void options_are_checked(void **state)
-{
-    (void)state;
-    struct bench test;
-    bus_begin(&test);
-    tb_pool *pool = NULL;
-    tb_pool_options options = large_pool(TB_MAX_COPY_THREADS + 1);
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_E_LIMIT);
-    assert_non_null(strstr(tb_last_error_text(), "copy_threads 33, at most 32"));
-    options = large_pool(2);
-    options.device = TB_CUDA(0);
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_E_UNSUPPORTED);
-    assert_non_null(strstr(tb_last_error_text(), "copy_threads"));
-    for (uint32_t threads = 0; threads <= 1; threads++) {
-        options = large_pool(threads);
-        assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
-        assert_int_equal(count_threads("tensorbus-copy"), 0);
-        tb_pool_close(pool);
-    }
-    options = large_pool(4);
-    options.name = "twice";
-    options.require_zero_copy = 1; /* nothing to copy */
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
-    assert_int_equal(count_threads("tensorbus-copy"), 0);
-    options.require_zero_copy = 0;
-    tb_pool *second = NULL;
-    assert_int_equal(tb_pool_register(test.bus, &options, &second), TB_E_EXISTS);
-    assert_int_equal(count_threads("tensorbus-copy"), 0); /* those that it had started are gone */
-    tb_pool_close(pool);
-    bus_end(&test);
-}
-
-static volatile sig_atomic_t handled_by;
-
-static void note_thread(int number)
-{
-    (void)number;
-    handled_by = (sig_atomic_t)gettid();
-}
-
-/* An application's signals stay with its own threads; its fork has no helpers, and ends well. */
-static void signals_and_forks_stay_apart(void **state)
-{
-    (void)state;
-    struct bench test;
-    bus_begin(&test);
-    tb_pool_options options = large_pool(4);
-    tb_pool *pool;
-    assert_int_equal(tb_pool_register(test.bus, &options, &pool), TB_OK);
-    struct sigaction action = {.sa_handler = note_thread}, before;
-    assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
-    sigset_t set, old;
-    sigemptyset(&set);
-    sigaddset(&set, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &set, &old); /* now only the helpers could take it */
-    kill(getpid(), SIGUSR1);
-    uint8_t *src = calloc(1, LARGE);
-    tb_tensor tensor = {.data = src, .dtype = TB_U8, .ndim = 1, .shape = {(int64_t)LARGE}};
-    for (int i = 0; i < 20; i++) { /* the helpers run */
-        assert_int_equal(tb_pool_write(pool, &tensor, 0, NULL), TB_OK);
-    }
-    assert_int_equal(handled_by, 0);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    assert_int_equal(handled_by, gettid());
-    sigaction(SIGUSR1, &before, NULL);
-
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        int wrong = tb_pool_write(pool, &tensor, 0, NULL) != TB_E_FORKED;
-        tb_pool_close(pool); /* joins nothing */
-        _exit(wrong);
-    }
-    int status = -1;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    assert_int_equal(tb_pool_write(pool, &tensor, 0, NULL), TB_OK);
-    free(src);
-    tb_pool_close(pool);
-    bus_end(&test);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_arrives),           cmocka_unit_test(helpers_help),
-        cmocka_unit_test(a_copy_is_begun_ahead),        cmocka_unit_test(helpers_run_elsewhere),
-        cmocka_unit_test(writers_share_one_team),       cmocka_unit_test(pools_write_with_a_team),
-        cmocka_unit_test(a_write_is_begun_ahead),       cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(signals_and_forks_stay_apart),
+        cmocka_unit_test(every_byte_arrives),
+        cmocka_unit_test(helpers_help),
+        cmocka_unit_test(a_copy_is_begun_ahead),
+        cmocka_unit_test(helpers_run_elsewhere),
+        cmocka_unit_test(helpers_move_with_the_process),
+        cmocka_unit_test(writers_share_one_team),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
