@@ -112,6 +112,10 @@ PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape,
         interrupted = py_wait_end(&wait) != 0;
         py_pool_unuse(pool);
     }
+    if (status == TB_OK && pool->bus->bus == NULL) { /* by a signal's handler: the loan is gone */
+        (void)(interrupted || py_bus_check(pool->bus));
+        return NULL;
+    }
     if (status == TB_OK) {
         opened = py_pool_slot_open(pool, loan);
     }
@@ -199,16 +203,23 @@ static void cancel(struct py_loan *loan)
 /* What a GPU fills is published when it has done so, in the order of the stream. */
 static tb_status publish_now(struct py_loan *loan, tb_loan *given)
 {
-    int ordered = loan->stream.given || loan->tensor.device != TB_CPU;
-    if (!ordered || loan->stream.complete) {
+    struct py_pool *pool = loan->pool;
+    int on_gpu = loan->tensor.device != TB_CPU;
+    int complete = loan->stream.complete || (!loan->stream.given && !on_gpu);
+    /* Another thread that publishes this loan, which it may not, writes it before it is told so. */
+    tb_cuda_stream stream = loan->stream.stream;
+    pool->streamed |= on_gpu || !complete;
+    if (!pool->streamed) {
         return tb_loan_publish(given, &loan->handle);
     }
-    /* The call waits while the queue of the stream is full. */
-    py_bus_enter(loan->pool->bus);
+    /* Publishing on a stream waits while its queue is full. Publishing what is complete then waits
+     * behind that in the same pool: neither may keep the GIL from who empties the queue. */
+    py_bus_enter(pool->bus);
     PyThreadState *thread = PyEval_SaveThread();
-    tb_status status = tb_loan_publish_on(given, loan->stream.stream, &loan->handle);
+    tb_status status = complete ? tb_loan_publish(given, &loan->handle)
+                                : tb_loan_publish_on(given, stream, &loan->handle);
     PyEval_RestoreThread(thread);
-    py_bus_leave(loan->pool->bus);
+    py_bus_leave(pool->bus);
     return status;
 }
 

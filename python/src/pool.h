@@ -26,6 +26,7 @@ struct py_pool {
     tb_handle last;
     int has_last;
     int freed;           /* by free() here */
+    int streamed;        /* its frames may be published on streams */
     size_t users;        /* calls without the GIL, loans and their views */
     tb_pool_stats stats; /* as they were at the registration, and once closed at the end */
     struct py_pool_slot slots[TB_MAX_SLOTS];

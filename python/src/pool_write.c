@@ -108,7 +108,7 @@ static int copy_in(struct copy *copy, PyObject *promised)
     }
     int interrupted = py_wait_end(&wait) != 0;
     if (promised == NULL || interrupted || !went_well(copy)) {
-        if (interrupted && promised != NULL) {
+        if (interrupted && promised != NULL && copy->pool->bus->bus != NULL) { /* else it is gone */
             give_up(copy);
         }
         return interrupted ? -1 : 0;
@@ -159,6 +159,7 @@ static PyObject *write_on(struct py_pool *pool, struct py_source *source, tb_cud
     struct py_wait wait;
     py_kept_sweep(&pool->kept);
     py_pool_use(pool);
+    pool->streamed = 1;
     py_wait_begin(&wait, pool->bus);
     status = tb_pool_write_on(pool->pool, &source->tensor, stream, timeout_ns, &handle);
     int interrupted = py_wait_end(&wait) != 0;

@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 import pytest
+
+import kit
 import tensorbus
 
 SHAPE = (3, 700, 1001, 3)  # 6.3 MB, of odd rows
@@ -85,3 +87,55 @@ def test_the_copy_begins_while_its_handle_is_sent(bus):
         source[:] = 3
         pool.write(source, promised=send)
         assert (pool.read().numpy() == 4).all()
+
+
+@pytest.mark.parametrize("call", ["write(source, patience, promised=promised)", "loan(patience)"])
+@pytest.mark.parametrize("end", ["raise KeyError", "return"])
+def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
+    # Another thread asks for the GIL while the call reads its timeout, and so has it for certain when
+    # the call lets go of it. Its signal is there when the call has the GIL back, with half of its
+    # work done: the handler runs then.
+    kit.run(
+        f"""
+        import functools
+
+        def close(*_):
+            if between:
+                bus.close()
+                {end}
+
+        def interrupt():
+            go.acquire()
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        def promised(_):
+            global between
+            between = False
+
+        class Slow:  # takes long without a look at who else wants to run
+            __float__ = functools.partial(max, [1.0] * 3_000_000)
+
+        signal.signal(signal.SIGUSR1, close)
+        source = np.full((5, 1 << 20), 3, np.uint8)
+        bus = tb.open_bus("one")
+        pool = tb.Pool.register(source, copy_threads=2, bus=bus)
+        patience = Slow()
+        for _ in range(20):  # other things on the machine may be in between
+            go = threading.Lock()
+            go.acquire()
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            between = True
+            go.release()
+            try:
+                loan = pool.{call}
+            except (KeyError, tb.ClosedError):
+                break
+            assert not bus.closed
+            between, loan = False, None
+            thread.join()
+        thread.join()
+        assert bus.closed
+        """,
+        env={"MALLOC_PERTURB_": "165"},  # what was freed is no pool any more
+    )
