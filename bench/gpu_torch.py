@@ -15,13 +15,13 @@ other process has the tensor, and until it has read one element of it:
 A frame's time begins just before the hand-over: publish(stream=-1) of a filled loan; put() of a
 filled tensor, a new one each time. It ends when the other process has a torch.Tensor that its
 stream may use, or when .item() of one element has returned, which waits for the GPU by itself and
-is the same work by each way. Both sides have filled their tensor and waited for that before, so ours is
-published as complete, which -1 says. Blocks of frames by each way alternate, after seconds that are
-not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue, and
-`torch_reused` that with three tensors that are handed over again and again, as its documentation
-advises: the fastest of them is what we are compared with. Two more ways are there to look at:
-`ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by a reader
-that looks for the next frame for 500 us before it sleeps.
+is the same work by each way. Both sides have filled their tensor and waited for that before, so
+ours is published as complete, which -1 says. Blocks of frames by each way alternate, after seconds
+that are not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue,
+and `torch_reused` that with three tensors that are handed over again and again, as its
+documentation advises: the fastest of them is what we are compared with. Two more ways are there to
+look at: `ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by a
+reader that looks for the next frame for 500 us before it sleeps.
 
 The consumer works on one stream, whose number it has looked up once: it takes frames by
 torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
