@@ -24,6 +24,8 @@
  * pages for the hardware's prefetching. 1 MiB and 4 MiB were equal, 256 KiB a tenth slower. */
 #define BLOCK_BYTES ((size_t)1 << 20)
 
+#define PART_BYTES ((size_t)256 << 10)
+
 /* The end of the others' last blocks is nearer than a sleep and a wake-up. */
 #define SPIN_NS 50000
 
@@ -58,9 +60,36 @@ static void futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* The pace of a copy of which somebody is to be told. */
+struct pace {
+    const struct tb__copy_near *near; /* NULL: nobody, or not any more */
+    size_t begun_at;  /* of a copy that was begun ahead, where this thread came in */
+    int64_t begun_ns; /* 0: not yet */
+};
+
+/* Before the block at `at` is copied. */
+static void pace_look(struct pace *pace, size_t at, size_t bytes)
+{
+    if (pace->near == NULL) {
+        return;
+    }
+    int64_t now_ns = tb__now_ns();
+    if (pace->begun_ns == 0) {
+        pace->begun_at = at;
+        pace->begun_ns = now_ns;
+        return;
+    }
+    double took_ns = (double)(now_ns - pace->begun_ns);
+    if (took_ns * (double)(bytes - at) <=
+        (double)TB__COPY_NEAR_NS * (double)(at - pace->begun_at)) {
+        pace->near->tell(pace->near->context);
+        pace->near = NULL;
+    }
+}
+
 /* Copy blocks until none is left; returns how many. Each copy orders its stores itself, also the
  * non-temporal ones (tb__copy_with), so they are done before the caller reports. */
-static unsigned long copy_blocks(struct tb__copy_team *team)
+static unsigned long copy_blocks(struct tb__copy_team *team, struct pace *pace)
 {
     unsigned long done = 0;
     for (;;) {
@@ -68,6 +97,7 @@ static unsigned long copy_blocks(struct tb__copy_team *team)
         if (at >= team->bytes) {
             return done;
         }
+        pace_look(pace, at, team->bytes);
         size_t left = team->bytes - at;
         tb__copy_with(team->kind, team->dst + at, team->src + at,
                       left < BLOCK_BYTES ? left : BLOCK_BYTES);
@@ -81,7 +111,8 @@ static void help(struct tb__copy_team *team)
 {
     atomic_fetch_add(&team->inside, 1);
     if (atomic_load(&team->open)) {
-        atomic_fetch_add_explicit(&team->helped, copy_blocks(team), memory_order_relaxed);
+        struct pace pace = {0};
+        atomic_fetch_add_explicit(&team->helped, copy_blocks(team, &pace), memory_order_relaxed);
     }
     /* The same between leaving and looking for a sleeping writer, against its two steps. */
     if (atomic_fetch_sub(&team->inside, 1) == 1 && atomic_load(&team->waiting)) {
@@ -195,9 +226,10 @@ static void close_copy(struct tb__copy_team *team)
     atomic_store(&team->busy, 0);
 }
 
-void tb__copy_team_finish(struct tb__copy_team *team)
+void tb__copy_team_finish(struct tb__copy_team *team, const struct tb__copy_near *near)
 {
-    copy_blocks(team);
+    struct pace pace = {.near = near};
+    copy_blocks(team, &pace);
     close_copy(team);
 }
 
@@ -207,11 +239,30 @@ void tb__copy_team_abandon(struct tb__copy_team *team)
     close_copy(team);
 }
 
-void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
-                         size_t working_set_bytes)
+/* By the caller alone; the last block in parts, so that its end is not seen too late. */
+static void copy_alone(char *dst, const char *src, size_t bytes, size_t working_set_bytes,
+                       const struct tb__copy_near *near)
 {
+    enum tb__copy_kind kind = tb__copy_choose(bytes, working_set_bytes);
+    struct pace pace = {.near = near};
+    size_t at = 0;
+    while (at < bytes) {
+        size_t left = bytes - at;
+        size_t part = left > BLOCK_BYTES ? BLOCK_BYTES : left < PART_BYTES ? left : PART_BYTES;
+        pace_look(&pace, at, bytes);
+        tb__copy_with(kind, dst + at, src + at, part);
+        at += part;
+    }
+}
+
+void tb__copy_team_store(struct tb__copy_team *team, void *dst, const void *src, size_t bytes,
+                         size_t working_set_bytes, const struct tb__copy_near *near)
+{
+    near = bytes > BLOCK_BYTES ? near : NULL; /* else there is no pace to go by */
     if (tb__copy_team_begin(team, dst, src, bytes, working_set_bytes)) {
-        tb__copy_team_finish(team);
+        tb__copy_team_finish(team, near);
+    } else if (near != NULL) {
+        copy_alone(dst, src, bytes, working_set_bytes, near);
     } else {
         tb__copy_store(dst, src, bytes, working_set_bytes);
     }

@@ -14,8 +14,7 @@
 #define STREAM_PAUSE_NS 30000
 
 /* A reader that orders itself on a GPU is given frames that are not finished, one soon after the
- * other, and is woken before one is there. */
-#define RUNG_SPIN_NS INT64_C(20000)  /* after it was rung: the publisher is busy with the driver */
+ * other. */
 #define BRISK_SPIN_NS INT64_C(10000) /* before it sleeps: about what sleeping and waking costs */
 #define BRISK_SOON_NS INT64_C(7000)  /* ... of which the driver takes some, behind the stamp */
 #define BRISK_MOST 3
@@ -245,6 +244,23 @@ static int spin_until(tb_reader *reader, int64_t until_ns)
     return 0;
 }
 
+/* Who was rung for a frame that is not there yet: its writer is at the end of a copy, or busy with
+ * a driver, and may want this very processor for that. */
+static void look_for_news(const tb_reader *reader, int newest, int64_t deadline_ns)
+{
+    if (__builtin_expect(worth_looking(reader, newest), 1)) {
+        return;
+    }
+    int64_t until_ns = tb__now_ns() + TB__RUNG_SPIN_NS;
+    until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
+    while (!worth_looking(reader, newest) && tb__now_ns() < until_ns) {
+        for (int i = 0; i < 64 && !worth_looking(reader, newest); i++) {
+            tb__pause();
+        }
+        sched_yield();
+    }
+}
+
 /* Returns whether somebody has rung for this reader, or may have. */
 static int sleep_for_news(tb_reader *reader, int newest, int64_t deadline_ns)
 {
@@ -357,8 +373,8 @@ static tb_status wait_and_take(tb_reader *reader, int newest, int64_t timeout_ns
             if (!spin_until(reader, spin_end < deadline ? spin_end : deadline)) {
                 spin_end = 0;
             }
-        } else if (sleep_for_news(reader, newest, deadline) && reader->gates != NULL) {
-            spin_end = tb__now_ns() + RUNG_SPIN_NS;
+        } else if (sleep_for_news(reader, newest, deadline)) {
+            look_for_news(reader, newest, deadline);
         }
         tb_status status =
             is_freed(reader) ? tb__reader_fail(reader, TB_E_FREED) : try_take(reader, newest, out);

@@ -7,6 +7,8 @@
  * another writer has not completed yet, so a promise always ends: kept, broken, or with its owner.
  *
  * Writers' threads promise; readers' threads wait. */
+#include <sched.h>
+
 #include "base/clock.h"
 #include "base/stamp.h"
 #include "pool/order.h"
@@ -96,6 +98,19 @@ static int is_own(const tb_reader *reader, const tb_handle *handle)
     return own;
 }
 
+/* Who was rung while the promise stands: the writer is at the end of its copy. */
+static void look_until_decided(const tb_reader *reader, const struct tb__a64 *promised, uint64_t g)
+{
+    int64_t until_ns = tb__now_ns() + TB__RUNG_SPIN_NS;
+    while (tb__a64_load_relaxed(promised) == g && tb__reader_look(reader) == TB_OK &&
+           tb__now_ns() < until_ns) {
+        for (int i = 0; i < 64 && tb__a64_load_relaxed(promised) == g; i++) {
+            tb__pause();
+        }
+        sched_yield();
+    }
+}
+
 static void sleep_until_decided(tb_reader *reader, const struct tb__a64 *promised, uint64_t g,
                                 int64_t deadline_ns)
 {
@@ -109,6 +124,9 @@ static void sleep_until_decided(tb_reader *reader, const struct tb__a64 *promise
         struct tb__life_watch watch = {&page->owner_life, life};
         tb__a64_add_relaxed(&page->waits, 1);
         tb__bus_sleep(reader->bus, seen, &watch, 1, deadline_ns);
+    }
+    if ((tb__a32_load_relaxed(&page->armed) & TB__ARMED_SLEEP) == 0) {
+        look_until_decided(reader, promised, g);
     }
 }
 

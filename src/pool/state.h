@@ -267,6 +267,12 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds);
 void tb__wake_all(tb_pool *pool);
 /* Without those that order themselves on a GPU: they were woken before. */
 void tb__wake_cpu_readers(tb_pool *pool);
+/* Those that sleep in a call, for a frame that will be there in a moment: no more than a guess, so
+ * without a fence. Not event loops: they would come to look once, find nothing, and have to be
+ * woken again. */
+void tb__wake_sleepers(tb_pool *pool);
+/* How long who was rung looks for what is not there yet. */
+#define TB__RUNG_SPIN_NS INT64_C(80000)
 
 /* claim.c */
 tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot);

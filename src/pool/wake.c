@@ -51,6 +51,21 @@ void tb__wake_cpu_readers(tb_pool *pool)
     wake(pool, 0);
 }
 
+void tb__wake_sleepers(tb_pool *pool)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    uint32_t calls = 0;
+    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+        if ((tb__a32_load_relaxed(&set->refs[i].shm->armed) & TB__ARMED_SLEEP) != 0) {
+            calls += tb__wake_armed(&set->refs[i], TB__ARMED_SLEEP);
+        }
+    }
+    tb__pages_leave(pool);
+    if (calls != 0) {
+        tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
+    }
+}
+
 void tb__pages_tell(tb_pool *pool, enum tb__page_state state)
 {
     const struct tb__page_set *set = tb__pages_enter(pool);

@@ -62,6 +62,14 @@ tb_status tb__write_check(const tb_pool *pool, const tb_tensor *tensor, size_t *
     return pool->varying ? check_varying(pool, tensor, *bytes) : check_fixed(pool, tensor, *bytes);
 }
 
+/* Waking a thread takes as long as the end of a large copy: those that sleep are woken before it,
+ * and look for the frame for a moment (acquire.c). Whoever is asleep when it is there is rung
+ * then. */
+static void wake_early(void *context)
+{
+    tb__wake_sleepers(context);
+}
+
 /* The copy that was begun ahead, if it is this one. */
 static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
 {
@@ -70,7 +78,13 @@ static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
     }
     int same = loan->ahead == tensor->data && loan->ahead_bytes == bytes &&
                tb_tensor_is_packed(tensor) && tensor->device == TB_CPU;
-    tb__write_ahead_end(loan, same);
+    if (same) {
+        struct tb__copy_near near = {wake_early, loan->pool};
+        tb__copy_team_finish(loan->pool->copy_team, &near);
+        loan->ahead = NULL;
+    } else {
+        tb__write_ahead_end(loan, 0);
+    }
     return same;
 }
 
@@ -85,8 +99,9 @@ static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
         TB__TRY(tb_loan_reshape(loan, tensor->ndim, tensor->shape, NULL));
     }
     if (!done && tb_tensor_is_packed(tensor)) {
+        struct tb__copy_near near = {wake_early, loan->pool};
         tb__copy_team_store(pool->copy_team, loan->tensor.data, tensor->data, bytes,
-                            pool->slots * pool->segment.view.slot_stride);
+                            pool->slots * pool->segment.view.slot_stride, &near);
     } else if (!done) {
         tb__copy_strided(loan->tensor.data, tensor);
     }
@@ -133,7 +148,7 @@ tb_status tb_loan_write_ahead(tb_loan *loan, const tb_tensor *tensor)
 void tb__write_ahead_end(tb_loan *loan, int finish)
 {
     if (finish) {
-        tb__copy_team_finish(loan->pool->copy_team);
+        tb__copy_team_finish(loan->pool->copy_team, NULL);
     } else {
         tb__copy_team_abandon(loan->pool->copy_team);
     }

@@ -40,7 +40,7 @@ static void every_byte_arrives(void **state)
                 for (int cold = 0; cold < 2; cold++) {
                     memset(dst, 0xa5, sizes[i] + 2 * GUARD + 1);
                     tb__copy_team_store(team, dst + GUARD + odd, src + 1 - odd, sizes[i],
-                                        cold ? SIZE_MAX : 0);
+                                        cold ? SIZE_MAX : 0, NULL);
                     assert_memory_equal(dst + GUARD + odd, src + 1 - odd, sizes[i]);
                     for (size_t g = 0; g < GUARD; g++) {
                         assert_int_equal(dst[g], 0xa5);
@@ -66,12 +66,12 @@ static void helpers_help(void **state)
     memset(src, 3, 16 * LARGE);
     assert_int_equal(tb__copy_team_create(2, &team), TB_OK);
     for (int i = 0; i < 1000 && tb__copy_team_helped(team) == 0; i++) {
-        tb__copy_team_store(team, dst, src, 16 * LARGE, SIZE_MAX);
+        tb__copy_team_store(team, dst, src, 16 * LARGE, SIZE_MAX, NULL);
     }
     assert_true(tb__copy_team_helped(team) > 0);
     unsigned long before = tb__copy_team_helped(team);
     for (int i = 0; i < 300; i++) {
-        tb__copy_team_store(team, dst, src, TB__COPY_TEAM_MIN_BYTES - 1, SIZE_MAX);
+        tb__copy_team_store(team, dst, src, TB__COPY_TEAM_MIN_BYTES - 1, SIZE_MAX, NULL);
     }
     assert_int_equal(tb__copy_team_helped(team), before);
     tb__copy_team_destroy(team);
@@ -109,7 +109,7 @@ static void a_copy_is_begun_ahead(void **state)
             wait_for_help(team, before);
             assert_memory_equal(dst, src, LARGE);
         }
-        tb__copy_team_finish(team);
+        tb__copy_team_finish(team, NULL);
         assert_memory_equal(dst, src, LARGE);
         memset(dst, 0, LARGE);
         assert_true(tb__copy_team_begin(team, dst, src, LARGE, SIZE_MAX));
@@ -165,7 +165,7 @@ static void helpers_run_elsewhere(void **state)
         CPU_ZERO(&own);
         CPU_SET(cpu, &own);
         assert_int_equal(sched_setaffinity(0, sizeof own, &own), 0);
-        tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+        tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX, NULL);
         assert_int_equal(affinity_of("tensorbus-copy", &helpers), 0);
         assert_false(CPU_ISSET(cpu, &helpers));
         assert_int_equal(CPU_COUNT(&helpers), CPU_COUNT(&all) - 1);
@@ -204,7 +204,7 @@ static void helpers_move_with_the_process(void **state)
         struct tb__copy_team *team;
         assert_int_equal(tb__copy_team_create(2, &team), TB_OK);
         if (count > 1) { /* the helper has been moved already */
-            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX, NULL);
         }
         CPU_ZERO(&few);
         for (int cpu = 0; CPU_COUNT(&few) < count; cpu++) {
@@ -214,7 +214,7 @@ static void helpers_move_with_the_process(void **state)
         }
         move_all(&few);
         for (int i = 0; i < 20; i++) {
-            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX);
+            tb__copy_team_store(team, src + LARGE, src, LARGE, SIZE_MAX, NULL);
             assert_int_equal(affinity_of("tensorbus-copy", &helpers), 0);
             CPU_OR(&helpers, &helpers, &few);
             assert_true(CPU_EQUAL(&helpers, &few));
@@ -242,8 +242,8 @@ static void *write_often(void *argument)
     for (uint32_t round = 0; round < ROUNDS; round++) {
         memset(writer->src, (int)(writer->seed + round) & 0xff, LARGE);
         memcpy(writer->src + round * 4096, &round, sizeof round);
-        tb__copy_team_store(writer->team, writer->dst, writer->src, LARGE,
-                            round % 2 ? SIZE_MAX : 0);
+        tb__copy_team_store(writer->team, writer->dst, writer->src, LARGE, round % 2 ? SIZE_MAX : 0,
+                            NULL);
         writer->wrong += memcmp(writer->dst, writer->src, LARGE) != 0;
     }
     return NULL;
