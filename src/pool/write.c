@@ -70,6 +70,15 @@ static void wake_early(void *context)
     tb__wake_sleepers(context);
 }
 
+/* Whoever falls asleep during the copy misses an early ring alone. */
+static int has_readers(tb_pool *pool)
+{
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    int some = set != NULL && set->count > 0;
+    tb__pages_leave(pool);
+    return some;
+}
+
 /* The copy that was begun ahead, if it is this one. */
 static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
 {
@@ -80,7 +89,7 @@ static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
                tb_tensor_is_packed(tensor) && tensor->device == TB_CPU;
     if (same) {
         struct tb__copy_near near = {wake_early, loan->pool};
-        tb__copy_team_finish(loan->pool->copy_team, &near);
+        tb__copy_team_finish(loan->pool->copy_team, has_readers(loan->pool) ? &near : NULL);
         loan->ahead = NULL;
     } else {
         tb__write_ahead_end(loan, 0);
@@ -101,7 +110,8 @@ static tb_status copy_in(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
     if (!done && tb_tensor_is_packed(tensor)) {
         struct tb__copy_near near = {wake_early, loan->pool};
         tb__copy_team_store(pool->copy_team, loan->tensor.data, tensor->data, bytes,
-                            pool->slots * pool->segment.view.slot_stride, &near);
+                            pool->slots * pool->segment.view.slot_stride,
+                            has_readers(loan->pool) ? &near : NULL);
     } else if (!done) {
         tb__copy_strided(loan->tensor.data, tensor);
     }
