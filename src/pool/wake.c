@@ -22,23 +22,29 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds)
     return calls;
 }
 
-static void wake(tb_pool *pool, int gated)
+/* Those who are armed for one of `kinds`; `gated`: also who order themselves on a GPU. */
+static void ring(tb_pool *pool, uint32_t kinds, int gated)
 {
-    /* Pairs with the reader's fence between arming and its last look; also before the list is
-     * loaded: a reader that joined and armed since is then on it. */
-    tb__fence_full();
     const struct tb__page_set *set = tb__pages_enter(pool);
     uint32_t calls = 0;
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        if (__builtin_expect(tb__a32_load_relaxed(&set->refs[i].shm->armed) != 0, 0) &&
-            (gated || set->refs[i].who->gates == NULL)) {
-            calls += tb__wake_armed(&set->refs[i], TB__ARMED_SLEEP | TB__ARMED_POKE);
+        uint32_t armed = tb__a32_load_relaxed(&set->refs[i].shm->armed) & kinds;
+        if (__builtin_expect(armed != 0, 0) && (gated || set->refs[i].who->gates == NULL)) {
+            calls += tb__wake_armed(&set->refs[i], kinds);
         }
     }
     tb__pages_leave(pool);
     if (calls != 0) {
         tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
     }
+}
+
+static void wake(tb_pool *pool, int gated)
+{
+    /* Pairs with the reader's fence between arming and its last look; also before the list is
+     * loaded: a reader that joined and armed since is then on it. */
+    tb__fence_full();
+    ring(pool, TB__ARMED_SLEEP | TB__ARMED_POKE, gated);
 }
 
 void tb__wake_all(tb_pool *pool)
@@ -53,17 +59,7 @@ void tb__wake_cpu_readers(tb_pool *pool)
 
 void tb__wake_sleepers(tb_pool *pool)
 {
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    uint32_t calls = 0;
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        if ((tb__a32_load_relaxed(&set->refs[i].shm->armed) & TB__ARMED_SLEEP) != 0) {
-            calls += tb__wake_armed(&set->refs[i], TB__ARMED_SLEEP);
-        }
-    }
-    tb__pages_leave(pool);
-    if (calls != 0) {
-        tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
-    }
+    ring(pool, TB__ARMED_SLEEP, 1);
 }
 
 void tb__pages_tell(tb_pool *pool, enum tb__page_state state)

@@ -87,13 +87,7 @@ static int finish_ahead(tb_loan *loan, const tb_tensor *tensor, size_t bytes)
     }
     int same = loan->ahead == tensor->data && loan->ahead_bytes == bytes &&
                tb_tensor_is_packed(tensor) && tensor->device == TB_CPU;
-    if (same) {
-        struct tb__copy_near near = {wake_early, loan->pool};
-        tb__copy_team_finish(loan->pool->copy_team, has_readers(loan->pool) ? &near : NULL);
-        loan->ahead = NULL;
-    } else {
-        tb__write_ahead_end(loan, 0);
-    }
+    tb__write_ahead_end(loan, same);
     return same;
 }
 
@@ -157,8 +151,9 @@ tb_status tb_loan_write_ahead(tb_loan *loan, const tb_tensor *tensor)
 
 void tb__write_ahead_end(tb_loan *loan, int finish)
 {
+    struct tb__copy_near near = {wake_early, loan->pool};
     if (finish) {
-        tb__copy_team_finish(loan->pool->copy_team, NULL);
+        tb__copy_team_finish(loan->pool->copy_team, has_readers(loan->pool) ? &near : NULL);
     } else {
         tb__copy_team_abandon(loan->pool->copy_team);
     }

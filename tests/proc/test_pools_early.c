@@ -86,53 +86,63 @@ static uint64_t hand_over(struct child *child, tb_pool *pool, tb_tensor *source,
     return early;
 }
 
+struct scene {
+    struct child child;
+    tb_bus *bus;
+    tb_pool *pool;
+    tb_tensor source;
+};
+
+static void scene_begin(struct scene *scene)
+{
+    child_start(&scene->child, "waiter", waiter, NULL);
+    scene->bus = open_bus("owner");
+    scene->pool = register_words(scene->bus, "frames", WORDS, 3);
+    child_await(&scene->child, "attached");
+    scene->source = new_source();
+}
+
+static void scene_end(struct scene *scene)
+{
+    child_tell(&scene->child, &(struct order){.wait = WAITS}, sizeof(struct order));
+    child_join(&scene->child);
+    free(scene->source.data);
+    tb_bus_close(scene->bus);
+}
+
 static void sleepers_are_rung_early(void)
 {
-    struct child child;
-    child_start(&child, "waiter", waiter, NULL);
-    tb_bus *bus = open_bus("owner");
-    tb_pool *pool = register_words(bus, "frames", WORDS, 3);
-    child_await(&child, "attached");
-    tb_tensor source = new_source();
+    struct scene scene;
+    scene_begin(&scene);
     for (int wait = 0; wait < WAITS; wait++) {
         uint64_t early = 0;
         for (int i = 0; i < TRIES; i++) {
-            early += hand_over(&child, pool, &source, (enum wait)wait);
+            early += hand_over(&scene.child, scene.pool, &scene.source, (enum wait)wait);
         }
         CHECK_LT(0, early);
     }
-    child_tell(&child, &(struct order){.wait = WAITS}, sizeof(struct order));
-    child_join(&child);
-    free(source.data);
-    tb_bus_close(bus);
+    scene_end(&scene);
 }
 
 /* One that is published at once finds its reader awake, or rings again: never is a frame missed. */
 static void no_frame_is_missed(void)
 {
-    struct child child;
-    child_start(&child, "waiter", waiter, NULL);
-    tb_bus *bus = open_bus("owner");
-    tb_pool *pool = register_words(bus, "frames", WORDS, 3);
-    child_await(&child, "attached");
-    tb_tensor source = new_source();
+    struct scene scene;
+    scene_begin(&scene);
     for (int i = 0; i < 200; i++) {
         int64_t value = 0;
-        child_tell(&child, &(struct order){.wait = WAIT_NEXT}, sizeof(struct order));
+        child_tell(&scene.child, &(struct order){.wait = WAIT_NEXT}, sizeof(struct order));
         if (i % 2 == 0) {
-            CHECK_WITHIN_MS(is_asleep(pool), 2000);
+            CHECK_WITHIN_MS(is_asleep(scene.pool), 2000);
         }
-        fill_words(&source, i);
-        CHECK_OK(tb_pool_write(pool, &source, TB_SECONDS(5), NULL));
+        fill_words(&scene.source, i);
+        CHECK_OK(tb_pool_write(scene.pool, &scene.source, TB_SECONDS(5), NULL));
         int64_t begun_ns = harness_now_ns();
-        child_hear(&child, &value, sizeof value);
+        child_hear(&scene.child, &value, sizeof value);
         CHECK_EQ(value, i);
         CHECK_LT(harness_now_ns() - begun_ns, TB_SECONDS(5));
     }
-    child_tell(&child, &(struct order){.wait = WAITS}, sizeof(struct order));
-    child_join(&child);
-    free(source.data);
-    tb_bus_close(bus);
+    scene_end(&scene);
 }
 
 static const struct test tests[] = {
