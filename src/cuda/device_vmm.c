@@ -17,6 +17,15 @@ tb_status tb__vmm_allow(const struct tb__device_memory *memory, const struct tb_
                                memory->read_only ? "read only" : "read and write", gpu->ordinal);
 }
 
+/* The driver copies what lies on one device and is mapped for another by the context that is
+ * current, which is often that of the device it lies on: it must be allowed there, too. */
+static tb_status allow_home(const struct tb__device_memory *memory)
+{
+    const struct tb__gpu *home = NULL;
+    TB__TRY(tb__gpu_get(memory->home, &home));
+    return home == memory->gpu ? TB_OK : tb__vmm_allow(memory, home);
+}
+
 /* An address for the handle, readable (and writable) by the device. */
 static tb_status vmm_map(struct tb__device_memory *memory)
 {
@@ -33,7 +42,8 @@ static tb_status vmm_map(struct tb__device_memory *memory)
                              memory->imported ? ": is it less than the peer says?" : "");
     }
     memory->is_mapped = 1;
-    return tb__vmm_allow(memory, memory->gpu);
+    TB__TRY(tb__vmm_allow(memory, memory->gpu));
+    return allow_home(memory);
 }
 
 tb_status tb__vmm_alloc(struct tb__device_memory *memory)

@@ -90,6 +90,19 @@ static size_t key_length(const char *text)
     return length;
 }
 
+static int begins(const char *key, size_t length, const char *prefix)
+{
+    size_t bytes = strlen(prefix);
+    return length >= bytes && memcmp(key, prefix, bytes) == 0;
+}
+
+int tb__env_key_reserved(const char *key, size_t length)
+{
+    static const char log[] = "TENSORBUS_LOG";
+    int is_log = length == sizeof log - 1 && begins(key, length, log);
+    return begins(key, length, "TENSORBUS_") && !is_log && !begins(key, length, "TENSORBUS_GPU_");
+}
+
 int tb__env_key_valid(const char *key)
 {
     size_t length = key_length(key);

@@ -38,6 +38,11 @@ char **tb__expand_words(const struct tb__scope *scope, const char *what,
 /* Whether `key` can be an environment variable's name. */
 int tb__env_key_valid(const char *key);
 
+/* Whether `key` (of `length` bytes) is reserved: a TENSORBUS_ variable through which the runner
+ * reaches its nodes, or one that nobody reads. The settings of the library, TENSORBUS_LOG and those
+ * that begin with TENSORBUS_GPU_, are the user's. */
+int tb__env_key_reserved(const char *key, size_t length);
+
 /* "KEY=value" of an environment array: the value, NULL when it is not there. */
 const char *tb__environment_get(char *const *environment, const char *key, size_t key_length);
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "flow/expand.h"
+
 #define RESTARTS "TENSORBUS_RESTARTS="
 #define RESTARTS_DIGITS 10 /* of a uint32_t */
 
@@ -63,11 +65,6 @@ static void add(struct builder *builder, const char *key, const char *value)
         variable = NULL;
     }
     add_take(builder, variable);
-}
-
-static int is_own(const char *variable)
-{
-    return strncmp(variable, "TENSORBUS_", 10) == 0 && strncmp(variable, "TENSORBUS_LOG=", 14) != 0;
 }
 
 static const char *find(const struct builder *builder, const char *key)
@@ -218,7 +215,7 @@ static void build(struct builder *builder, const struct tb__run_environment_opti
 {
     const struct tb__flow_node *node = &options->flow->nodes[options->node];
     for (char *const *variable = options->inherited; *variable != NULL; variable++) {
-        if (!is_own(*variable)) {
+        if (!tb__env_key_reserved(*variable, key_length(*variable))) {
             add_take(builder, strdup(*variable));
         }
     }

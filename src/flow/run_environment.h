@@ -16,8 +16,8 @@ struct tb__run_environment_options {
 };
 
 /* Build it: what is inherited, then the flow's and the node's `env`, then what the node library
- * reads (all names begin with TENSORBUS_, and no others of that kind are passed on but
- * TENSORBUS_LOG):
+ * reads (all names begin with TENSORBUS_, and of others of that kind only the user's settings are
+ * passed on, see tb__env_key_reserved()):
  *   TENSORBUS_DIR, TENSORBUS_FLOW, TENSORBUS_NODE, TENSORBUS_RUNNER
  *   TENSORBUS_FLOW_FILE absolute path of the flow's file
  *   TENSORBUS_RESTARTS  how often this node was restarted: 0 at first

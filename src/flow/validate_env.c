@@ -9,8 +9,8 @@ static int starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* Keys that a file may not set: those through which the runner reaches its nodes (all of TENSORBUS_
- * but the log level), and those that make the loader run other code in a node before its main(). */
+/* Keys that a file may not set: those through which the runner reaches its nodes, and those that
+ * make the loader run other code in a node before its main(). */
 static int check_key(struct tb__checker *checker, const struct tb__yaml *key)
 {
     const char *owner = checker->scope.owner;
@@ -21,10 +21,10 @@ static int check_key(struct tb__checker *checker, const struct tb__yaml *key)
                     owner, key->text);
         return 0;
     }
-    if (starts_with(key->text, "TENSORBUS_") && strcmp(key->text, "TENSORBUS_LOG") != 0) {
+    if (tb__env_key_reserved(key->text, strlen(key->text))) {
         tb__problem(checker->problems, key->place,
                     "`env` of %s may not set `%.60s`: the runner itself uses TENSORBUS_ variables "
-                    "to reach its nodes",
+                    "to reach its nodes (TENSORBUS_LOG and TENSORBUS_GPU_... may be set)",
                     owner, key->text);
         return 0;
     }

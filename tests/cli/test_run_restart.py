@@ -99,14 +99,16 @@ nodes:
       boxes: motion/boxes
 """)
     bench.script("show.sh", 'tr "\\\\0" "\\\\n" < /proc/$$/environ > env.$TENSORBUS_NODE; pwd')
-    bench.env.update(TENSORBUS_STRAY="x", TENSORBUS_LOG="info", FROM_OUTSIDE="yes")
+    bench.env.update(TENSORBUS_STRAY="x", TENSORBUS_LOG="info", TENSORBUS_GPU_PEERS="0",
+                     FROM_OUTSIDE="yes")
     code, out, err = bench.run("flow.yml")
     assert code == 0, err
     camera, motion, view = [
         (bench.path / f"env.{n}").read_text().splitlines() for n in ("camera", "motion", "view")]
     for lines in (camera, motion, view):
         assert f"TENSORBUS_DIR={bench.runtime}" in lines and "TENSORBUS_RUNNER=_runner" in lines
-        assert "FROM_OUTSIDE=yes" in lines and "TENSORBUS_LOG=info" in lines and "GLOBAL=one" in lines
+        assert "FROM_OUTSIDE=yes" in lines and "GLOBAL=one" in lines
+        assert "TENSORBUS_LOG=info" in lines and "TENSORBUS_GPU_PEERS=0" in lines
         assert not any("STRAY" in line for line in lines), "only what is meant for nodes"
         assert any(re.fullmatch("TENSORBUS_FLOW=[0-9a-f]{8}", line) for line in lines)
         assert f"TENSORBUS_FLOW_FILE={bench.path}/flow.yml" in lines and "TENSORBUS_RESTARTS=0" in lines

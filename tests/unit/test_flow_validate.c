@@ -177,6 +177,9 @@ static const struct mistake mistakes[] = {
     {NODE "    env: {TENSORBUS_NODE: x}\n", 4, 11,
      "`env` of node `a` may not set `TENSORBUS_NODE`: the runner itself uses TENSORBUS_ variables"},
     {NODE "    env: {TENSORBUS_DIR: x}\n", 4, 11, "may not set `TENSORBUS_DIR`"},
+    {NODE "    env: {TENSORBUS_LOGS: x}\n", 4, 11,
+     "may not set `TENSORBUS_LOGS`: the runner itself uses TENSORBUS_ variables to reach its nodes "
+     "(TENSORBUS_LOG and TENSORBUS_GPU_... may be set)"},
     {NODE "    env: {LD_PRELOAD: x}\n", 4, 11, "may not set `LD_PRELOAD`"},
     {NODE "    env: {LD_AUDIT: x}\n", 4, 11, "may not set `LD_AUDIT`"},
     {NODE "    env: {2X: x}\n", 4, 11, "`2X` is no variable name"},
@@ -390,7 +393,8 @@ static void empty_values_of_maps_and_lists_are_absent(void **state)
     tb__flow_destroy(flow);
     flow = valid(NODE "    deploy: {machine: \"\"}\n");
     tb__flow_destroy(flow);
-    flow = valid(NODE "    deploy: {machine: local}\n    env: {TENSORBUS_LOG: debug}\n");
+    flow = valid(NODE "    deploy: {machine: local}\n    env: {TENSORBUS_LOG: debug, "
+                      "TENSORBUS_GPU_PEERS: 0}\n");
     tb__flow_destroy(flow);
 }
 

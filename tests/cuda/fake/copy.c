@@ -18,8 +18,10 @@ struct side {
 struct job {
     struct side dst, src;
     size_t width, height, depth;
-    int device;
-    int any_peer;   /* cuMemcpyPeer: devices need not reach each other */
+    int device;   /* the stream's */
+    int current;  /* that of the context that was current: it must be allowed to use virtual memory
+                   */
+    int any_peer; /* cuMemcpyPeer: devices need not reach each other */
     char *snapshot; /* of a pageable source: packed; behind the job itself */
 };
 
@@ -35,9 +37,13 @@ static char *resolve(const struct side *side, const struct job *job, int writing
         return (char *)(uintptr_t)side->address;
     }
     struct range *range = range_find(side->address);
-    int device = job->any_peer && range != NULL ? range->device : job->device;
-    return fake_resolve(side->address, reach(side, job), device < 0 ? job->device : device,
-                        writing);
+    int device = job->device;
+    if (range != NULL && range->device >= 0 && job->any_peer) {
+        device = range->device;
+    } else if (range != NULL && range->kind == RANGE_RESERVED) {
+        device = job->current;
+    }
+    return fake_resolve(side->address, reach(side, job), device, writing);
 }
 
 static void rows(char *dst, const struct side *to, const char *src, const struct side *from,
@@ -81,6 +87,7 @@ static int copy_enqueue(const char *name, const struct job *given, tb__stream ha
     struct job *job = malloc(sizeof *job + given->width * given->height * given->depth);
     *job = *given;
     job->device = stream->context->device;
+    job->current = fake_current() != NULL ? fake_current()->device : job->device;
     int dst_locked = job->dst.is_host ? fake_host_locked((void *)(uintptr_t)job->dst.address,
                                                          reach(&job->dst, job))
                                       : 1;
