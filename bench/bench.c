@@ -94,6 +94,21 @@ void tb__bench_report(struct tb__bench *bench, const char *row, const struct tb_
     keep(bench, &result, row);
 }
 
+void tb__bench_report_rounds(struct tb__bench *bench, const char *row,
+                             const struct tb__figure *figure, const struct tb__figure *baseline,
+                             const char *note, ...)
+{
+    struct tb__result result = {.figure = *figure,
+                                .baseline = baseline->value,
+                                .ratio = tb__figure_over(figure, baseline),
+                                .by_rounds = 1};
+    va_list arguments;
+    va_start(arguments, note);
+    vsnprintf(result.note, sizeof result.note, note, arguments);
+    va_end(arguments);
+    keep(bench, &result, row);
+}
+
 void tb__bench_skip(struct tb__bench *bench, const char *row, const char *reason, ...)
 {
     struct tb__result result = {.skipped = 1, .baseline = NAN};

@@ -74,6 +74,11 @@ int tb__bench_blocks(const struct tb__bench *bench, int full);
 /* Report a row. `baseline` is NAN when there is none. The note says what else was seen. */
 void tb__bench_report(struct tb__bench *bench, const char *row, const struct tb__figure *figure,
                       double baseline, const char *note, ...) __attribute__((format(printf, 5, 6)));
+/* The same where the blocks of `baseline` were measured in turn with those of `figure`: the ratio
+ * is that of tb__figure_over(). */
+void tb__bench_report_rounds(struct tb__bench *bench, const char *row,
+                             const struct tb__figure *figure, const struct tb__figure *baseline,
+                             const char *note, ...) __attribute__((format(printf, 5, 6)));
 void tb__bench_skip(struct tb__bench *bench, const char *row, const char *reason, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -19,9 +19,10 @@ is the same work by each way. Both sides have filled their tensor and waited for
 ours is published as complete, which -1 says. Blocks of frames by each way alternate, after seconds
 that are not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue,
 and `torch_reused` that with three tensors that are handed over again and again, as its
-documentation advises: the fastest of them is what we are compared with. Two more ways are there to
-look at: `ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by a
-reader that looks for the next frame for 500 us before it sleeps.
+documentation advises: the fastest of them is what we are compared with. Three more ways are there
+to look at: `ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by
+a reader that looks for the next frame for 500 us before it sleeps; and `floor`, which hands nothing
+over: a byte through a pipe wakes the other process, which reads one element of a tensor of its own.
 
 The consumer works on one stream, whose number it has looked up once: it takes frames by
 torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
@@ -57,14 +58,14 @@ CALLS = 200  # of one kind, for the profile
 SPIN_US = 500
 BUDGET_S = 35.0  # when it is over no further block is begun
 PATIENCE_S = 20.0  # for one frame
-WAYS = ("ours", "ours_on_stream", "torch", "torch_simple_queue", "torch_reused", "ours_spin")
+WAYS = ("ours", "ours_on_stream", "torch", "torch_simple_queue", "torch_reused", "ours_spin", "floor")
 REUSED = 3  # tensors
 STEPS = ("taken", "tensor", "part", "read")  # of the consumer
 
 now = time.monotonic_ns
 
 
-def consume(link: Connection, queues: dict[str, Any], device: str) -> None:
+def consume(link: Connection, queues: dict[str, Any], pipe: Connection, device: str) -> None:
     """The other process: `link` brings (way, frames), and takes the times of each read and its
     value."""
     import tensorbus as tb
@@ -77,6 +78,7 @@ def consume(link: Connection, queues: dict[str, Any], device: str) -> None:
         way: tb.Reader(f"producer/{way}", stream_ordered=True, start="next", spin_us=spin_us)
         for way, spin_us in (("ours", 0), ("ours_on_stream", 0), ("ours_spin", SPIN_US))
     }
+    own = torch.zeros(ELEMENTS, device=device)
     asked: dict[str, Any] = {"max_version": (1, 0)}
     if device != "cpu":
         asked["stream"] = stream_number(torch.cuda.current_stream())
@@ -88,6 +90,8 @@ def consume(link: Connection, queues: dict[str, Any], device: str) -> None:
         for _ in range(frames):
             if way in readers:
                 link.send(take_ours(readers[way], asked, torch.from_dlpack))
+            elif way == "floor":
+                link.send(take_nothing(pipe.fileno(), own))
             else:
                 link.send(take_theirs(queues[way]))
     for reader in readers.values():
@@ -128,14 +132,28 @@ def take_theirs(queue: Any) -> tuple[list[int], float]:
     return [taken, taken, chosen, end], value
 
 
+def take_nothing(pipe: int, own: Any) -> tuple[list[int], float]:
+    """The same where there is nothing to take: woken, it reads an element of its own tensor."""
+    number = os.read(pipe, 8)
+    taken = now()
+    part = own[ELEMENTS // 2]
+    chosen = now()
+    value = part.item()
+    end = now()
+    return [taken, taken, chosen, end], value + int.from_bytes(number, "little")
+
+
 class Producer:
     """Hands frames over, one after the other has read the one before."""
 
-    def __init__(self, link: Connection, queues: dict[str, Any], device: str) -> None:
+    def __init__(
+        self, link: Connection, queues: dict[str, Any], pipe: Connection, device: str
+    ) -> None:
         import tensorbus as tb
         import torch
 
         self.torch, self.tb, self.link, self.queues, self.device = torch, tb, link, queues, device
+        self.pipe = pipe
         tb.open_bus("producer")
         self.pools = {
             way: tb.Pool.register(tb.Spec(ELEMENTS, "float32"), name=way, slots=3, device=device)
@@ -165,6 +183,13 @@ class Producer:
         loan.publish(stream=stream)
         return begin_ns, now()
 
+    def nothing(self) -> tuple[int, int]:
+        self.reused[0].fill_(self.number)
+        self.synchronize()
+        begin_ns = now()
+        os.write(self.pipe.fileno(), self.number.to_bytes(8, "little"))
+        return begin_ns, now()
+
     def theirs(self, way: str) -> tuple[int, int, Any]:
         queue = self.queues[way]
         if way == "torch_reused":
@@ -186,6 +211,8 @@ class Producer:
             kept = None
             if way in self.pools:
                 begin_ns, given_ns = self.ours(way)
+            elif way == "floor":
+                begin_ns, given_ns = self.nothing()
             else:
                 begin_ns, given_ns, kept = self.theirs(way)
             times, value = self.answer()
@@ -355,10 +382,14 @@ def main() -> int:
             "torch_reused": spawn.SimpleQueue(),
         }
         here, there = spawn.Pipe()
-        child = spawn.Process(target=consume, args=(there, queues, arguments.device), daemon=True)
+        woken, wake = spawn.Pipe(duplex=False)
+        child = spawn.Process(
+            target=consume, args=(there, queues, woken, arguments.device), daemon=True
+        )
         child.start()
         there.close()
-        producer = Producer(here, queues, arguments.device)
+        woken.close()
+        producer = Producer(here, queues, wake, arguments.device)
         took = measure(producer)
         profile = []
         if arguments.profile or os.environ.get("TENSORBUS_TORCH_PROFILE"):

@@ -21,7 +21,9 @@ const struct tb__goal *tb__goal_find(const struct tb__bench_suite *suite, const 
 void tb__result_judge(struct tb__result *result, const struct tb__bench_suite *suite)
 {
     result->goal = tb__goal_find(suite, result->row->name);
-    result->ratio = result->figure.value / result->baseline;
+    if (!result->by_rounds) {
+        result->ratio = result->figure.value / result->baseline;
+    }
     if (result->skipped) {
         result->met = result->goal != NULL ? TB__MET_SKIPPED : TB__MET_NO_GOAL;
         return;

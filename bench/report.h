@@ -19,6 +19,7 @@ struct tb__result {
     struct tb__figure figure;
     double baseline;             /* NAN: none */
     double ratio;                /* NAN: none */
+    int by_rounds;               /* the ratio is given: see tb__figure_over() */
     const struct tb__goal *goal; /* NULL: none */
     int skipped;
     enum tb__met met;

@@ -84,6 +84,16 @@ void tb__figure_of(const double *values, int count, struct tb__figure *out)
     out->max = count > 0 ? sorted[count - 1] : NAN;
 }
 
+double tb__figure_over(const struct tb__figure *figure, const struct tb__figure *baseline)
+{
+    double ratios[TB__BENCH_MAX_BLOCKS];
+    int rounds = figure->blocks < baseline->blocks ? figure->blocks : baseline->blocks;
+    for (int i = 0; i < rounds; i++) {
+        ratios[i] = figure->block[i] / baseline->block[i];
+    }
+    return tb__percentile(ratios, (size_t)rounds, 0.5);
+}
+
 tb_status tb__series_blocks(const struct tb__series *series, double rank, double scale,
                             struct tb__figure *out)
 {

@@ -51,4 +51,9 @@ tb_status tb__series_pooled(const struct tb__series *series, double rank, double
 /* Figure from one number per block. */
 void tb__figure_of(const double *values, int count, struct tb__figure *out);
 
+/* Median over rounds of a block of one over the block of the other in the same round: what a
+ * machine that changes its pace from second to second does to both is left out. NaN: no common
+ * round. */
+double tb__figure_over(const struct tb__figure *figure, const struct tb__figure *baseline);
+
 #endif

@@ -46,6 +46,22 @@ static void block_figures_are_medians_of_medians(void **state)
     tb__series_fini(&series);
 }
 
+/* In the slow rounds both are slow: the medians differ by a third, the rounds by a twentieth. */
+static void rounds_leave_out_what_slows_both(void **state)
+{
+    (void)state;
+    const double one[] = {2.0, 3.0, 2.0, 3.0, 3.0}, other[] = {2.1, 3.15, 2.1, 3.15, 2.0};
+    struct tb__figure figure, baseline;
+    tb__figure_of(other, 5, &figure);
+    tb__figure_of(one, 5, &baseline);
+    assert_float_equal(figure.value / baseline.value, 0.7, 1e-9);
+    assert_float_equal(tb__figure_over(&figure, &baseline), 1.05, 1e-9);
+    tb__figure_of(one, 2, &baseline);
+    assert_float_equal(tb__figure_over(&figure, &baseline), 1.05, 1e-9);
+    tb__figure_of(NULL, 0, &baseline);
+    assert_true(isnan(tb__figure_over(&figure, &baseline)));
+}
+
 static void figure_of_nothing_is_no_number(void **state)
 {
     (void)state;
@@ -60,6 +76,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(percentile_takes_the_nearest_rank),
         cmocka_unit_test(block_figures_are_medians_of_medians),
+        cmocka_unit_test(rounds_leave_out_what_slows_both),
         cmocka_unit_test(figure_of_nothing_is_no_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
