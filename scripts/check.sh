@@ -79,9 +79,23 @@ run_tests() { # run_tests STAGE FOLDER CTEST-ARGUMENT...
     count_tests "$stage" "$folder/ctest.log"
 }
 
+# CUDA's header, out of NVIDIA's package, for the test that compares our declarations with it; that test is
+# skipped without.
+fetch_cuda_header() { # fetch_cuda_header FOLDER
+    if ! compgen -G "$1/nvidia/*/include/cuda.h" >/dev/null; then
+        rm -rf "$1"
+        python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: -d "$1" \
+            nvidia-cuda-runtime && python3 -m zipfile -e "$1"/nvidia_cuda_runtime-*.whl "$1" ||
+            echo "CUDA's header cannot be fetched: our declarations are compared with those of this machine alone"
+    fi
+    TB_CUDA_HEADERS=$(compgen -G "$1/nvidia/*/include") && export TB_CUDA_HEADERS
+}
+
 stage_plain() {
     # With an option the folder is configured again: what was missing before may be there now.
-    build plain "$plain" -DTB_BUILD_TESTS=ON && run_tests plain "$plain" -E '^cli_test_model$'
+    build plain "$plain" -DTB_BUILD_TESTS=ON || return
+    fetch_cuda_header "$root/$plain/cuda-header"
+    run_tests plain "$plain" -E '^cli_test_model$'
 }
 
 # The script's own lines are the tests: "ok ..." and "FAIL ...", then "N passed, N failed".

@@ -221,6 +221,18 @@ sums_of() {
 stage_tests() {
     local test name began status
     mkdir -p "$logs/tests"
+    began=$(now)
+    bounded 60 "$logs/tests/cuda_test_header.txt" bash tests/cuda/test_header.sh
+    status=$?
+    name=$(tail -n 1 "$logs/tests/cuda_test_header.txt")
+    case $status in
+    0) note tests cuda_test_header ok $(($(now) - began)) "$name" ;;
+    77) note tests cuda_test_header skipped $(($(now) - began)) "$name" ;;
+    *)
+        cat "$logs/tests/cuda_test_header.txt"
+        note tests cuda_test_header FAILED $(($(now) - began)) "exit status $status, $name"
+        ;;
+    esac
     for test in "$build"/tests/gpu_test_* "$build"/tests/cuda/cuda_test_*; do
         [ -x "$test" ] || continue
         name=$(basename "$test")

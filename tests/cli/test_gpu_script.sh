@@ -49,7 +49,14 @@ END
 run tests 0 tests
 check "the harness counts what was skipped" 'gpu_test_good +ok +[0-9]+ s  1 passed, 0 failed, 1 skipped' "$work/tests.txt"
 check "the other kit's count" 'cuda_test_kit +ok +[0-9]+ s  1 passed, 0 failed, 1 skipped' "$work/tests.txt"
-check "the summary" '^2 ok, 0 FAILED, 0 skipped, 0 unfinished, ' "$work/logs/summary.txt"
+check "the summary" '^(3 ok, 0 FAILED, 0|2 ok, 0 FAILED, 1) skipped, 0 unfinished, ' "$work/logs/summary.txt"
+
+# A driver's header that says something else than our declarations do.
+mkdir "$work/header"
+echo "#define CUDA_VERSION 13000" >"$work/header/cuda.h"
+TB_CUDA_HEADERS=$work/header run header 1 tests
+check "another header" 'cuda_test_header +FAILED +[0-9]+ s  exit status 1, [0-9]+ compared, 1 differ$' "$work/header.txt"
+check "what differs" "error: .*cuInit" "$work/header.txt"
 
 program "$BUILD/tests/gpu_test_bad" <<'END'
 echo "FAILED one: why (3 ms)"
