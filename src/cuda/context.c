@@ -178,7 +178,14 @@ static tb_status can_reach(const struct tb__gpu *gpu, const struct tb__gpu *peer
 static int peers_wanted(void)
 {
     const char *value = getenv("TENSORBUS_GPU_PEERS");
-    return value == NULL || strcmp(value, "0") != 0;
+    if (value == NULL || value[0] == '\0' || strcmp(value, "1") == 0) {
+        return 1;
+    }
+    if (strcmp(value, "0") == 0) {
+        return 0;
+    }
+    tb_log_warn("TENSORBUS_GPU_PEERS is `%.40s`, which is neither 0 nor 1: 1 is used", value);
+    return 1;
 }
 
 tb_status tb__gpu_peer(const struct tb__gpu *a, const struct tb__gpu *b, int *can)

@@ -33,6 +33,21 @@ static tb_status ask(const struct tb__gpu *gpu, const struct question *questions
     return TB_OK;
 }
 
+/* TENSORBUS_GPU_ORDER=cpu: streams do as if they could not wait for words in memory. */
+static int words_wanted(void)
+{
+    const char *order = getenv("TENSORBUS_GPU_ORDER");
+    if (order == NULL || order[0] == '\0') {
+        return 1;
+    }
+    if (strcmp(order, "cpu") == 0) {
+        return 0;
+    }
+    tb_log_warn_limited(
+        "TENSORBUS_GPU_ORDER is `%.40s`, `cpu` alone means something: it is not used", order);
+    return 1;
+}
+
 static tb_status find_abilities(struct tb__gpu *gpu)
 {
     const struct tb__cuda_api *cuda = tb__cuda();
@@ -57,7 +72,6 @@ static tb_status find_abilities(struct tb__gpu *gpu)
         {TB__ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &gpu->memory_pools},
         {TB__ATTRIBUTE_MAX_PITCH, &pitch},
     };
-    const char *order = getenv("TENSORBUS_GPU_ORDER");
     TB__TRY(ask(gpu, questions, sizeof questions / sizeof questions[0]));
     gpu->max_pitch = (uint64_t)pitch;
     /* An ability is of no use where this driver lacks a call for it. */
@@ -69,7 +83,7 @@ static tb_status find_abilities(struct tb__gpu *gpu)
         gpu->posix_fd && gpu->vmm && cuda->mem_export != NULL && cuda->mem_import != NULL;
     gpu->stream_mem_ops_64 = gpu->stream_mem_ops_64 && cuda->stream_write64 != NULL &&
                              cuda->stream_wait64 != NULL && cuda->stream_batch != NULL &&
-                             (order == NULL || strcmp(order, "cpu") != 0);
+                             words_wanted();
     gpu->memory_pools =
         gpu->memory_pools && cuda->mem_alloc_async != NULL && cuda->mem_free_async != NULL;
     return TB_OK;

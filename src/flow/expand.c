@@ -90,17 +90,21 @@ static size_t key_length(const char *text)
     return length;
 }
 
-static int begins(const char *key, size_t length, const char *prefix)
-{
-    size_t bytes = strlen(prefix);
-    return length >= bytes && memcmp(key, prefix, bytes) == 0;
-}
-
 int tb__env_key_reserved(const char *key, size_t length)
 {
-    static const char log[] = "TENSORBUS_LOG";
-    int is_log = length == sizeof log - 1 && begins(key, length, log);
-    return begins(key, length, "TENSORBUS_") && !is_log && !begins(key, length, "TENSORBUS_GPU_");
+    /* By their whole names, so that one that is misspelt is told of. */
+    static const char *const settings[] = {"TENSORBUS_LOG", "TENSORBUS_GPU_ORDER",
+                                           "TENSORBUS_GPU_PEERS", "TENSORBUS_GPU_PIN_MIN"};
+    static const char prefix[] = "TENSORBUS_";
+    if (length < sizeof prefix - 1 || memcmp(key, prefix, sizeof prefix - 1) != 0) {
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (strlen(settings[i]) == length && memcmp(key, settings[i], length) == 0) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 int tb__env_key_valid(const char *key)

@@ -39,8 +39,8 @@ char **tb__expand_words(const struct tb__scope *scope, const char *what,
 int tb__env_key_valid(const char *key);
 
 /* Whether `key` (of `length` bytes) is reserved: a TENSORBUS_ variable through which the runner
- * reaches its nodes, or one that nobody reads. The settings of the library, TENSORBUS_LOG and those
- * that begin with TENSORBUS_GPU_, are the user's. */
+ * reaches its nodes, or one that nobody reads. The settings of the library are the user's: nodes
+ * get them, and a flow's `env` may set them. */
 int tb__env_key_reserved(const char *key, size_t length);
 
 /* "KEY=value" of an environment array: the value, NULL when it is not there. */

@@ -24,7 +24,8 @@ static int check_key(struct tb__checker *checker, const struct tb__yaml *key)
     if (tb__env_key_reserved(key->text, strlen(key->text))) {
         tb__problem(checker->problems, key->place,
                     "`env` of %s may not set `%.60s`: the runner itself uses TENSORBUS_ variables "
-                    "to reach its nodes (TENSORBUS_LOG and TENSORBUS_GPU_... may be set)",
+                    "to reach its nodes (settings are TENSORBUS_LOG, TENSORBUS_GPU_ORDER, "
+                    "TENSORBUS_GPU_PEERS and TENSORBUS_GPU_PIN_MIN)",
                     owner, key->text);
         return 0;
     }

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Restart policies, the environment of nodes, and the order of things at the start."""
+import os
+import pathlib
 import re
 import resource
 import signal
@@ -76,6 +78,33 @@ def left_behind_before_a_restart(bench):
     assert code == 0 and b"still there" not in out and b"left processes behind" in out, (out, err)
 
 
+def settings_of_the_library():
+    """What the parts below the nodes read of their environment, but where they find each other."""
+    found = set()
+    for folder in ("cuda", "pool"):
+        for file in (pathlib.Path(os.environ["TB_SOURCE_DIR"]) / "src" / folder).glob("*.c"):
+            found |= set(re.findall(r'getenv\("(TENSORBUS_\w+)"\)', file.read_text()))
+    return sorted(found - {"TENSORBUS_RUNNER"})
+
+
+def precedence_of_env(bench):
+    """A node's `env` over the root's over what is inherited, also for settings, an empty value and at a
+    restart; build steps get the same."""
+    show = 'echo "$TENSORBUS_LOG,$TENSORBUS_GPU_PEERS,$A,${B-none},$C" >> '
+    bench.flow({
+        "a": (show + "env.a; [ $TENSORBUS_RESTARTS = 1 ]",
+              "restart_policy: on-failure\nenv: {TENSORBUS_GPU_PEERS: 1, A: node, B: \"\"}\n"
+              "build: sh -c '" + show + "build.a'"),
+        "b": show + "env.b"}, head="env: {TENSORBUS_LOG: error, TENSORBUS_GPU_PEERS: 0, A: root, C: \"$A\"}\n")
+    bench.env.update(TENSORBUS_LOG="debug", TENSORBUS_GPU_PEERS="2", A="outside", B="outside", C="outside")
+    code, out, err = bench.run("flow.yml")
+    assert code == 0, err
+    read = lambda name: (bench.path / name).read_text().splitlines()
+    assert read("env.a") == 2 * ["error,1,node,,root"], read("env.a")
+    assert read("build.a") == ["error,1,node,,root"], read("build.a")
+    assert read("env.b") == ["error,0,root,outside,root"], read("env.b")
+
+
 def environment(bench):
     bench.write("flow.yml", """
 env: {GLOBAL: one, BOTH: global}
@@ -99,8 +128,9 @@ nodes:
       boxes: motion/boxes
 """)
     bench.script("show.sh", 'tr "\\\\0" "\\\\n" < /proc/$$/environ > env.$TENSORBUS_NODE; pwd')
-    bench.env.update(TENSORBUS_STRAY="x", TENSORBUS_LOG="info", TENSORBUS_GPU_PEERS="0",
-                     FROM_OUTSIDE="yes")
+    settings = {name: f"{i}" for i, name in enumerate(settings_of_the_library())}
+    assert "TENSORBUS_GPU_PEERS" in settings
+    bench.env.update(settings, TENSORBUS_STRAY="x", TENSORBUS_LOG="info", FROM_OUTSIDE="yes")
     code, out, err = bench.run("flow.yml")
     assert code == 0, err
     camera, motion, view = [
@@ -108,7 +138,9 @@ nodes:
     for lines in (camera, motion, view):
         assert f"TENSORBUS_DIR={bench.runtime}" in lines and "TENSORBUS_RUNNER=_runner" in lines
         assert "FROM_OUTSIDE=yes" in lines and "GLOBAL=one" in lines
-        assert "TENSORBUS_LOG=info" in lines and "TENSORBUS_GPU_PEERS=0" in lines
+        assert "TENSORBUS_LOG=info" in lines
+        for name, value in settings.items():
+            assert f"{name}={value}" in lines, name
         assert not any("STRAY" in line for line in lines), "only what is meant for nodes"
         assert any(re.fullmatch("TENSORBUS_FLOW=[0-9a-f]{8}", line) for line in lines)
         assert f"TENSORBUS_FLOW_FILE={bench.path}/flow.yml" in lines and "TENSORBUS_RESTARTS=0" in lines
@@ -195,6 +227,6 @@ def few_descriptors():
 
 if __name__ == "__main__":
     main([never, on_failure_until_it_works, on_failure_by_signal, max_restarts, always,
-          no_restart_while_stopping, left_behind_before_a_restart, environment, builds_come_first,
-          a_relative_runtime_directory, a_long_runtime_directory, nohup, closed_standard_streams,
+          no_restart_while_stopping, left_behind_before_a_restart, environment, precedence_of_env,
+          builds_come_first, a_relative_runtime_directory, a_long_runtime_directory, nohup, closed_standard_streams,
           many_nodes])

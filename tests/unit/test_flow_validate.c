@@ -179,7 +179,11 @@ static const struct mistake mistakes[] = {
     {NODE "    env: {TENSORBUS_DIR: x}\n", 4, 11, "may not set `TENSORBUS_DIR`"},
     {NODE "    env: {TENSORBUS_LOGS: x}\n", 4, 11,
      "may not set `TENSORBUS_LOGS`: the runner itself uses TENSORBUS_ variables to reach its nodes "
-     "(TENSORBUS_LOG and TENSORBUS_GPU_... may be set)"},
+     "(settings are TENSORBUS_LOG, TENSORBUS_GPU_ORDER, TENSORBUS_GPU_PEERS and "
+     "TENSORBUS_GPU_PIN_MIN)"},
+    {NODE "    env: {TENSORBUS_GPU_PEER: 0}\n", 4, 11, "may not set `TENSORBUS_GPU_PEER`: "},
+    {NODE "    env: {TENSORBUS_GPU_: 0}\n", 4, 11, "may not set `TENSORBUS_GPU_`: "},
+    {NODE "    env: {TENSORBUS_: 0}\n", 4, 11, "may not set `TENSORBUS_`: "},
     {NODE "    env: {LD_PRELOAD: x}\n", 4, 11, "may not set `LD_PRELOAD`"},
     {NODE "    env: {LD_AUDIT: x}\n", 4, 11, "may not set `LD_AUDIT`"},
     {NODE "    env: {2X: x}\n", 4, 11, "`2X` is no variable name"},
@@ -394,7 +398,8 @@ static void empty_values_of_maps_and_lists_are_absent(void **state)
     flow = valid(NODE "    deploy: {machine: \"\"}\n");
     tb__flow_destroy(flow);
     flow = valid(NODE "    deploy: {machine: local}\n    env: {TENSORBUS_LOG: debug, "
-                      "TENSORBUS_GPU_PEERS: 0}\n");
+                      "TENSORBUS_GPU_PEERS: 0, TENSORBUS_GPU_ORDER: cpu, TENSORBUS: x, "
+                      "tensorbus_dir: x, TENSORBUS_GPU_PIN_MIN: 1000000}\n");
     tb__flow_destroy(flow);
 }
 
