@@ -10,8 +10,8 @@
 #include "base/copy.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "cuda/device_vmm.h"
 #include "cuda/host_cache.h"
-#include "cuda/memory_object.h"
 #include "cuda/order.h"
 #include "cuda/transit.h"
 
@@ -222,24 +222,55 @@ static tb_status go_staged(struct travel *travel)
     return status;
 }
 
-/* Virtual memory is open to its own device alone. Ours we open, when it is first copied from. */
-static int open_source(const struct travel *travel)
+int tb__copy_open_source(uint64_t src, const struct tb__gpu *gpu, int result)
 {
     tb_error kept;
+    if (result != TB__CUDA_INVALID_VALUE) {
+        return 0;
+    }
     tb_last_error(&kept);
-    tb_status status = tb__memory_allow(travel->job->src.ptr, travel->gpu);
+    tb_status status = tb__vmm_open_to(src, gpu);
     tb__error_restore(&kept);
     return status == TB_OK;
 }
 
-/* One side may be memory that peer access does not cover (another library's virtual memory): the
- * driver says so at once, and the way through the host is open. */
+/* Another library's memory that peer access does not cover, virtual or of a stream-ordered pool: by
+ * the call that lets each side be used by a context of its own device. */
+static tb_status enqueue_named(const void *work, tb__stream stream, int *result)
+{
+    const struct travel *travel = work;
+    const struct tb__copy *job = travel->job;
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__gpu_enter(job->src.gpu, &scope));
+    tb__context there = scope.context;
+    tb__gpu_leave(&scope);
+    TB__TRY(tb__stream_enter(stream, travel->gpu, &scope));
+    *result = tb__cuda()->memcpy_peer_async(job->dst.ptr, scope.context, job->src.ptr, there,
+                                            job->bytes, stream);
+    tb__gpu_leave(&scope);
+    char text[TB__SIZE_TEXT + 48];
+    return *result == TB__CUDA_SUCCESS
+               ? TB_OK
+               : tb__cuda_fail(*result, "cuMemcpyPeerAsync", "%s", describe(job, text));
+}
+
+/* What the driver refuses at once: the way through the host is open. */
 static tb_status go_peer(struct travel *travel)
 {
     int result = 0;
+    tb_error kept;
+    tb_last_error(&kept);
     tb_status status = one_call(travel, &result);
-    if (result == TB__CUDA_INVALID_VALUE && open_source(travel)) {
+    if (tb__copy_open_source(travel->job->src.ptr, travel->gpu, result)) {
         status = one_call(travel, &result);
+    }
+    if (result == TB__CUDA_INVALID_VALUE) {
+        status = tb__transit_bracket(travel->gpu, travel->stream, travel->stream_gpu, enqueue_named,
+                                     travel, &result);
+    }
+    if (status == TB_OK || result == TB__CUDA_INVALID_VALUE ||
+        result == TB__CUDA_PEER_ACCESS_UNSUPPORTED) {
+        tb__error_restore(&kept); /* what led to another way is nobody's error */
     }
     if (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED) {
         travel->result.path = TB__PATH_STAGED;

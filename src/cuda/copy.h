@@ -39,6 +39,11 @@ tb_status tb__gpu_copy(const struct tb__copy *job, tb__stream stream,
 /* The same, and wait until it is done. */
 tb_status tb__gpu_copy_sync(const struct tb__copy *job, tb__stream stream);
 
+/* A copy by the context of `gpu` was refused with `result`: virtual memory is open to its own
+ * device alone. What we have mapped, of tb_alloc(), pools and frames, is opened to `gpu` when it is
+ * first copied from. Returns whether to try again. */
+int tb__copy_open_source(uint64_t src, const struct tb__gpu *gpu, int result);
+
 /* From how many bytes on pageable memory is page-locked for one copy: TENSORBUS_GPU_PIN_MIN of the
  * environment, else TB__REGISTER_MIN_BYTES. 0 sets that again. */
 void tb__copy_set_register_min(uint64_t bytes);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "cuda/copy.h"
 #include "cuda/copy_walk.h"
 #include "cuda/host_cache.h"
 #include "cuda/host_memory.h"
@@ -250,10 +251,21 @@ static tb_status go_pitched(struct travel *travel)
                         "first",
                         (unsigned long long)calls, (unsigned long long)travel->walk.block_bytes);
     }
+    tb_error kept;
+    tb_last_error(&kept);
     tb_status status = tb__transit_bracket(travel->gpu, travel->stream, travel->stream_gpu,
                                            pitched_on, travel, &result);
-    if (travel->result.path == TB__PATH_PEER &&
-        (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED)) {
+    int peer = travel->result.path == TB__PATH_PEER;
+    if (peer && tb__copy_open_source((uint64_t)(uintptr_t)travel->src.data, travel->gpu, result)) {
+        status = tb__transit_bracket(travel->gpu, travel->stream, travel->stream_gpu, pitched_on,
+                                     travel, &result);
+    }
+    int refused =
+        peer && (result == TB__CUDA_INVALID_VALUE || result == TB__CUDA_PEER_ACCESS_UNSUPPORTED);
+    if (status == TB_OK || refused) {
+        tb__error_restore(&kept);
+    }
+    if (refused) {
         return go_pieces(travel);
     }
     travel->result.src_busy = travel->result.dst_busy = 1;

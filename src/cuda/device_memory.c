@@ -73,6 +73,18 @@ static tb_status begin(const struct tb__gpu *gpu, enum tb__device_kind kind, uin
     return TB_OK;
 }
 
+tb_status tb__device_lies_on(struct tb__device_memory *memory, const struct tb__gpu *home)
+{
+    int can = 0;
+    memory->home = home->ordinal;
+    TB__TRY(tb__gpu_peer(memory->gpu, home, &can));
+    return can ? TB_OK
+               : TB__FAIL(TB_E_UNSUPPORTED,
+                          "a peer sent memory on cuda:%d, which cuda:%d cannot reach (nvidia-smi "
+                          "topo -p2p r): read it through the CPU",
+                          home->ordinal, memory->gpu->ordinal);
+}
+
 /* ------------------------------------------------------------------ plain memory, IPC handles */
 
 static tb_status ipc_alloc(struct tb__device_memory *memory)
@@ -115,11 +127,13 @@ static tb_status ipc_open(struct tb__device_memory *memory, const uint8_t handle
     }
     memory->mapped_bytes = found - offset;
     int home = memory->home;
-    if (cuda->pointer_get_attribute(&home, TB__POINTER_DEVICE_ORDINAL, memory->ptr) ==
+    const struct tb__gpu *gpu = NULL;
+    if (cuda->pointer_get_attribute(&home, TB__POINTER_DEVICE_ORDINAL, memory->ptr) !=
         TB__CUDA_SUCCESS) {
-        memory->home = home;
+        return TB_OK;
     }
-    return TB_OK;
+    TB__TRY(tb__gpu_get(home, &gpu));
+    return tb__device_lies_on(memory, gpu);
 }
 
 static void ipc_free(struct tb__device_memory *memory)

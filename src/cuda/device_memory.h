@@ -81,6 +81,10 @@ tb_status tb__device_import_ipc(const struct tb__gpu *gpu, const uint8_t handle[
  * child it only forgets. */
 void tb__device_free(struct tb__device_memory *memory);
 
+/* For those that import: where the memory was found to lie. TB_E_UNSUPPORTED: `gpu` cannot reach
+ * it, or is not to (TENSORBUS_GPU_PEERS=0), whatever the driver has mapped. */
+tb_status tb__device_lies_on(struct tb__device_memory *memory, const struct tb__gpu *home);
+
 /* For messages: "64.0 MiB (67108864 bytes) on cuda:0", and a failed allocation, with what is free.
  * The device's context is current. */
 #define TB__DEVICE_TEXT 80

@@ -2,6 +2,18 @@
  * address. */
 #include "cuda/device_vmm.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+
+/* All that is mapped in this process: a copy to another device opens what it meets. */
+struct mapping {
+    struct mapping *next;
+    struct tb__device_memory memory;
+};
+
+static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mapping *mappings;
+
 tb_status tb__vmm_allow(const struct tb__device_memory *memory, const struct tb__gpu *gpu)
 {
     char text[TB__DEVICE_TEXT];
@@ -26,6 +38,51 @@ static tb_status allow_home(const struct tb__device_memory *memory)
     return home == memory->gpu ? TB_OK : tb__vmm_allow(memory, home);
 }
 
+static tb_status note_mapping(const struct tb__device_memory *memory)
+{
+    struct mapping *mapping = calloc(1, sizeof *mapping);
+    if (mapping == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory to note a mapping on cuda:%d", memory->gpu->ordinal);
+    }
+    mapping->memory = *memory;
+    pthread_mutex_lock(&mappings_lock);
+    mapping->next = mappings;
+    mappings = mapping;
+    pthread_mutex_unlock(&mappings_lock);
+    return TB_OK;
+}
+
+/* Half-built ones were not noted. */
+static void unnote_mapping(uint64_t ptr)
+{
+    pthread_mutex_lock(&mappings_lock);
+    struct mapping **at = &mappings;
+    while (*at != NULL && (*at)->memory.ptr != ptr) {
+        at = &(*at)->next;
+    }
+    struct mapping *found = *at;
+    if (found != NULL) {
+        *at = found->next;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    free(found);
+}
+
+tb_status tb__vmm_open_to(uint64_t address, const struct tb__gpu *gpu)
+{
+    /* Held during the driver's call, so that nobody unmaps it meanwhile. */
+    pthread_mutex_lock(&mappings_lock);
+    const struct mapping *at = mappings;
+    while (at != NULL && address - at->memory.ptr >= at->memory.mapped_bytes) {
+        at = at->next;
+    }
+    tb_status status = at != NULL ? tb__device_allow(&at->memory, gpu)
+                                  : TB__FAIL(TB_E_NOT_FOUND, "0x%llx is in no memory mapped here",
+                                             (unsigned long long)address);
+    pthread_mutex_unlock(&mappings_lock);
+    return status;
+}
+
 /* An address for the handle, readable (and writable) by the device. */
 static tb_status vmm_map(struct tb__device_memory *memory)
 {
@@ -43,7 +100,8 @@ static tb_status vmm_map(struct tb__device_memory *memory)
     }
     memory->is_mapped = 1;
     TB__TRY(tb__vmm_allow(memory, memory->gpu));
-    return allow_home(memory);
+    TB__TRY(allow_home(memory));
+    return note_mapping(memory);
 }
 
 tb_status tb__vmm_alloc(struct tb__device_memory *memory)
@@ -66,7 +124,7 @@ static tb_status vmm_find_home(struct tb__device_memory *memory)
 {
     struct tb__mem_prop prop = {0};
     const struct tb__gpu *home = NULL;
-    int count = 0, can = 0;
+    int count = 0;
     TB__TRY(tb__gpu_count(&count));
     if (count == 1) {
         return TB_OK; /* memory of a device that is not there cannot be imported */
@@ -85,15 +143,7 @@ static tb_status vmm_find_home(struct tb__device_memory *memory)
     if (home == NULL) {
         return TB__FAIL(TB_E_UNSUPPORTED, "a peer sent memory that lies on no GPU of this process");
     }
-    memory->home = home->ordinal;
-    TB__TRY(tb__gpu_peer(memory->gpu, home, &can));
-    if (!can) {
-        return TB__FAIL(TB_E_UNSUPPORTED,
-                        "a peer sent memory on cuda:%d, which cuda:%d cannot reach (nvidia-smi "
-                        "topo -p2p r): read it through the CPU",
-                        home->ordinal, memory->gpu->ordinal);
-    }
-    return TB_OK;
+    return tb__device_lies_on(memory, home);
 }
 
 tb_status tb__vmm_import(struct tb__device_memory *memory, int borrow_fd)
@@ -122,6 +172,7 @@ void tb__vmm_free(struct tb__device_memory *memory)
     const struct tb__cuda_api *cuda = tb__cuda();
     unsigned long long bytes = memory->mapped_bytes;
     if (memory->is_mapped) {
+        unnote_mapping(memory->ptr);
         tb__cuda_note(cuda->mem_unmap(memory->ptr, bytes), "cuMemUnmap", "%llu bytes", bytes);
     }
     if (memory->ptr != 0) {

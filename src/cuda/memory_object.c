@@ -59,17 +59,6 @@ tb_status tb_memory_find(const void *address, tb_memory **out)
     return TB_OK;
 }
 
-tb_status tb__memory_allow(uint64_t address, const struct tb__gpu *gpu)
-{
-    tb_memory *memory = NULL;
-    TB__TRY(tb_memory_find((const void *)(uintptr_t)address, &memory));
-    if (memory->kind != TB_MEMORY_DEVICE) {
-        return TB__FAIL(TB_E_UNSUPPORTED, "%s memory is not opened to other GPUs",
-                        tb_memory_kind_name(memory->kind));
-    }
-    return tb__device_allow(&memory->device, gpu);
-}
-
 /* ------------------------------------------------------------------ asking, advising */
 
 void *tb_memory_data(const tb_memory *memory)

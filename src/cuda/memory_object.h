@@ -28,7 +28,4 @@ struct tb_memory {
 tb_status tb__memory_note(struct tb_memory *memory);
 void tb__memory_unnote(const struct tb_memory *memory);
 
-/* Let another GPU reach memory of tb_alloc() that lies at an address. TB_E_NOT_FOUND: none does. */
-tb_status tb__memory_allow(uint64_t address, const struct tb__gpu *gpu);
-
 #endif

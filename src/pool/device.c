@@ -17,9 +17,10 @@ struct tb__device_share {
     uint32_t users;
     const struct tb__gpu *gpu; /* on which it is mapped here */
     struct tb__device_memory memory;
-    uint64_t offset;            /* of slot 0 */
-    struct tb__adopted adopted; /* `memory` is a view of it */
-    int is_adopted;             /* the memory stays its user's */
+    uint64_t offset;               /* of slot 0 */
+    struct tb__adopted adopted;    /* `memory` is a view of it */
+    int is_adopted;                /* the memory stays its user's */
+    struct tb__device_share *base; /* the owner's, of which this is another GPU's view */
 };
 
 static pthread_mutex_t shares_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +76,9 @@ static tb_status describe(const struct tb__device_memory *memory, struct tb__dor
 
 static void destroy(struct tb__device_share *share)
 {
-    if (share->is_adopted) {
+    if (share->base != NULL) {
+        tb__device_share_close(share->base);
+    } else if (share->is_adopted) {
         tb__adopted_release(&share->adopted);
     } else {
         tb__device_free(&share->memory);
@@ -163,6 +166,49 @@ static tb_status import(const struct tb__doradma_view *view, const struct tb__gp
                                       view->device_bytes, 1, out);
 }
 
+/* Mutex held: this process's own plain memory, which the driver opens to other processes alone. */
+static struct tb__device_share *find_plain(const uint8_t *uid)
+{
+    struct tb__device_share *at = shares;
+    while (at != NULL && !(memcmp(at->uid, uid, sizeof at->uid) == 0 && at->base == NULL &&
+                           at->memory.kind == TB__DEVICE_IPC && !at->memory.imported)) {
+        at = at->next;
+    }
+    return at;
+}
+
+/* Another GPU's view of it, by peer access. *out: NULL when there is none. */
+static tb_status view_plain(const uint8_t *uid, const struct tb__gpu *gpu,
+                            struct tb__device_share **out)
+{
+    pthread_mutex_lock(&shares_mutex);
+    struct tb__device_share *base = find_plain(uid);
+    if (base != NULL) {
+        base->users++;
+    }
+    pthread_mutex_unlock(&shares_mutex);
+    *out = NULL;
+    if (base == NULL) {
+        return TB_OK;
+    }
+    struct tb__device_share *share = NULL;
+    tb_status status = tb__device_allow(&base->memory, gpu);
+    if (status == TB_OK) {
+        status = create(uid, gpu, &share);
+    }
+    if (status != TB_OK) {
+        tb__device_share_close(base);
+        return status;
+    }
+    share->base = base;
+    share->memory = base->memory;
+    share->memory.gpu = gpu;
+    share->offset = base->offset;
+    link_share(share);
+    *out = share;
+    return TB_OK;
+}
+
 tb_status tb__device_share_open(const struct tb__doradma_view *view, tb_device device,
                                 int borrow_fd, struct tb__device_share **out)
 {
@@ -177,6 +223,11 @@ tb_status tb__device_share_open(const struct tb__doradma_view *view, tb_device d
         share->users++;
     }
     pthread_mutex_unlock(&shares_mutex);
+    if (share != NULL) {
+        *out = share;
+        return TB_OK;
+    }
+    TB__TRY(view_plain(view->uid, gpu, &share));
     if (share != NULL) {
         *out = share;
         return TB_OK;

@@ -338,6 +338,45 @@ static void pitched_rows_are_one_call(void)
     placed_drop(&dst);
 }
 
+/* Also into rows: the peer fetches them itself, from memory of ours that it was not let into. */
+static void rows_between_peers_are_one_call(void)
+{
+    const int64_t shape[] = {3, 100, 700}, from[TB_MAX_NDIM] = {200000, 1000, 1},
+                  to[TB_MAX_NDIM] = {99000, 900, 1};
+    tb_tensor form = tensor_of(TB_U8, 3, shape, from);
+    struct placed src, dst;
+    struct tb__copy_result result;
+    int count = 0, can = 0;
+    OK(tb__gpu_count(&count));
+    if (count >= 2) {
+        OK(tb__gpu_peer(gpu_at(0), gpu_at(1), &can));
+    }
+    if (!can) {
+        kit_skip("no two devices that reach each other");
+    }
+    placed_make(&src, 0, &form);
+    form.strides = to;
+    placed_make(&dst, 1, &form);
+    kit_pattern(src.host, src.bytes, 5);
+    placed_sync(&src, 1);
+    OK(tb__gpu_copy_tensor(&dst.tensor, &src.tensor, NULL, &result));
+    CHECK_EQ(result.path, TB__PATH_PEER);
+    CHECK_EQ(tb_last_error_text()[0], '\0');
+    OK(tb__stream_synchronize(NULL, gpu_at(1)));
+    placed_sync(&dst, 0);
+    for (int64_t z = 0; z < shape[0]; z++) {
+        for (int64_t y = 0; y < shape[1]; y++) {
+            CHECK(memcmp(dst.host + z * to[0] + y * to[1], src.host + z * from[0] + y * from[1],
+                         (size_t)shape[2]) == 0);
+        }
+    }
+    if (kit_fake() != NULL) {
+        CHECK_EQ(kit_fake()->calls("cuMemcpy3DAsync_v2"), 2); /* the first was refused */
+    }
+    placed_drop(&src);
+    placed_drop(&dst);
+}
+
 /* The CPU packs page-locked memory only when what the stream had for it is done. */
 static void *open_gate(void *word)
 {
@@ -480,6 +519,7 @@ int main(int argc, char **argv)
         ANY(strided_copies_are_those_of_the_cpu, "devices=3;peer=0-2"),
         FAKE(pieces_are_cut_along_every_dimension, "devices=2"),
         ANY(pitched_rows_are_one_call, NULL),
+        ANY(rows_between_peers_are_one_call, "devices=2;peer=0-1"),
         ANY(packing_waits_for_the_stream, NULL),
         ANY(mistakes_are_named, NULL),
         ANY(too_scattered_to_copy, NULL),

@@ -304,6 +304,98 @@ static void a_source_on_the_other_device_is_in_its_default_stream_s_order(void)
     gpu_brake_end(&brake);
 }
 
+/* A frame of the other device that is written on into a pool of our own on this one, as it is and
+ * in rows: directly, whatever context is current. */
+static void frames_are_written_on_into_a_pool_on_the_other_device(void)
+{
+    struct producer producer = {.words = FRAME_WORDS};
+    struct consumer consumer;
+    gpu_machine("devices=2;peer=0-1");
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    const struct tb__gpu *second = gpu_second();
+    const struct tb__gpu *const currents[] = {consumer.gpu, second};
+    tb_cuda_stream streams[] = {NULL, consumer.stream, gpu_stream_on(second)};
+    tb_pool *pool = gpu_register(consumer.bus, "copies", TB_CUDA(1), FRAME_WORDS / 2, 4);
+    tb_reader *reader = gpu_open_reader(consumer.bus, "consumer/copies", 0);
+    const int64_t strides[] = {2};
+    int can;
+    CHECK_OK(tb__gpu_peer(second, consumer.gpu, &can));
+    unsigned long staged = gpu_fake() != NULL ? gpu_fake()->calls("cuMemcpyDtoHAsync_v2") : 0;
+    uint32_t n = 0;
+    for (int current = 0; current < 2; current++) {
+        for (int stream = 0; stream < 4; stream++) { /* 3: the driver's own waiting copy */
+            for (int rows = 0; rows < 2; rows++) {
+                struct tb__gpu_scope scope;
+                producer_must(&producer, DO_PUBLISH, 0, ++n);
+                tb_frame *frame = consumer_next(&consumer, n);
+                tb_tensor half = *tb_frame_tensor(frame);
+                half.shape[0] /= 2;
+                half.strides = rows ? strides : NULL;
+                CHECK_OK(tb__gpu_enter(currents[current], &scope));
+                CHECK_OK(tb_frame_wait_on(frame, streams[stream % 3]));
+                gpu_synchronize(streams[stream % 3]);
+                CHECK_OK(stream == 3
+                             ? tb_pool_write(pool, &half, TB_SECONDS(5), NULL)
+                             : tb_pool_write_on(pool, &half, streams[stream], TB_SECONDS(5), NULL));
+                tb__gpu_leave(&scope);
+                tb_frame *copy;
+                CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &copy));
+                if (can && gpu_fake() != NULL) {
+                    CHECK_EQ(gpu_fake()->calls("cuMemcpyDtoHAsync_v2"), staged);
+                }
+                gpu_check(tb_frame_tensor(copy), n);
+                staged = gpu_fake() != NULL ? gpu_fake()->calls("cuMemcpyDtoHAsync_v2") : 0;
+                tb_frame_release(copy);
+                tb_frame_release(frame);
+            }
+        }
+    }
+    consumer_end(&consumer);
+    gpu_stream_end(streams[2]);
+    tb__copy_trim();
+    producer_end(&producer);
+}
+
+/* Plain memory with an IPC handle, which the driver does not open to the process that has it. */
+static void a_reader_on_a_peer_in_the_owners_own_process(void)
+{
+    gpu_machine("devices=2;peer=0-1;no_vmm=all");
+    const struct tb__gpu *first = gpu_begin();
+    const struct tb__gpu *second = gpu_second();
+    int can;
+    CHECK_OK(tb__gpu_peer(second, first, &can));
+    if (!can) {
+        harness_skip("the devices do not reach each other");
+    }
+    tb_cuda_stream stream = gpu_stream();
+    tb_bus *bus = gpu_open_bus("producer");
+    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 2);
+    tb_reader *readers[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(open_on(bus, TB_CUDA(1), 0, &readers[i]));
+    }
+    for (uint32_t n = 1; n <= 3; n++) {
+        tb_frame *frame;
+        gpu_publish(pool, n, stream, NULL);
+        for (int i = 0; i < 2 && readers[i] != NULL; i++) {
+            CHECK_OK(tb_reader_next(readers[i], TB_SECONDS(5), &frame));
+            CHECK_EQ(tb_frame_tensor(frame)->device, TB_CUDA(1));
+            gpu_check(tb_frame_tensor(frame), n);
+            tb_frame_release(frame);
+        }
+        if (n == 2) {
+            tb_reader_close(readers[0]);
+            readers[0] = readers[1];
+            readers[1] = NULL;
+        }
+    }
+    tb_pool_close(pool); /* before its reader */
+    tb_reader_close(readers[0]);
+    gpu_stream_end(stream);
+    tb_bus_close(bus);
+}
+
 /* Peers that are switched off are none: copies go through the host, readers are told. */
 static void peers_can_be_switched_off(void)
 {
@@ -349,6 +441,30 @@ static void peers_can_be_switched_off(void)
     }
     tb_memory_free(memory);
     tb__copy_trim();
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
+static void plain_memory_of_a_peer_that_is_switched_off(void)
+{
+    struct producer producer = {0};
+    struct consumer consumer;
+    tb_reader *reader;
+    gpu_need_fake();
+    gpu_machine("devices=2;peer=0-1;no_vmm=all");
+    setenv("TENSORBUS_GPU_PEERS", "0", 1);
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(open_on(consumer.bus, TB_CUDA(1), 1, &reader), TB_E_UNSUPPORTED);
+        CHECK_HAS(tb_last_error_text(), "on cuda:0, which cuda:1 cannot reach");
+    }
+    tb_pool *pool = gpu_register(consumer.bus, "frames", TB_CUDA(0), WORDS, 2);
+    tb_reader_options options = {.size = sizeof options, .device = TB_CUDA(1)};
+    CHECK_STATUS(tb_reader_open(consumer.bus, "consumer/frames", &options, &reader),
+                 TB_E_UNSUPPORTED);
+    CHECK_HAS(tb_last_error_text(), "cuda:1 cannot reach the memory of cuda:0");
+    tb_pool_close(pool);
     consumer_end(&consumer);
     producer_end(&producer);
 }
@@ -480,7 +596,10 @@ static const struct test tests[] = {
     TEST(copies_of_the_other_device_are_in_the_default_stream_s_order, 30),
     TEST(a_copy_between_two_devices_is_waited_for, 30),
     TEST(a_source_on_the_other_device_is_in_its_default_stream_s_order, 30),
+    TEST(frames_are_written_on_into_a_pool_on_the_other_device, 60),
+    TEST(a_reader_on_a_peer_in_the_owners_own_process, 30),
     TEST(peers_can_be_switched_off, 30),
+    TEST(plain_memory_of_a_peer_that_is_switched_off, 30),
     TEST(frames_of_a_healthy_device_go_on_beside_a_broken_one, 30),
     TEST(acknowledgements_of_frames_under_way_are_waited_for, 30),
 };

@@ -12,16 +12,15 @@
 struct side {
     uint64_t address; /* of the device, or of the host */
     int is_host;
+    int named; /* cuMemcpyPeer: 1 + the device of the context that was named for it */
     size_t pitch, slice;
 };
 
 struct job {
     struct side dst, src;
     size_t width, height, depth;
-    int device;   /* the stream's */
-    int current;  /* that of the context that was current: it must be allowed to use virtual memory
-                   */
-    int any_peer; /* cuMemcpyPeer: devices need not reach each other */
+    int device;     /* the stream's */
+    int current;    /* of the context that was current: virtual memory must be open to it */
     char *snapshot; /* of a pageable source: packed; behind the job itself */
 };
 
@@ -38,8 +37,8 @@ static char *resolve(const struct side *side, const struct job *job, int writing
     }
     struct range *range = range_find(side->address);
     int device = job->device;
-    if (range != NULL && range->device >= 0 && job->any_peer) {
-        device = range->device;
+    if (side->named > 0) {
+        device = side->named - 1; /* devices need not reach each other */
     } else if (range != NULL && range->kind == RANGE_RESERVED) {
         device = job->current;
     }
@@ -110,15 +109,14 @@ static int copy_enqueue(const char *name, const struct job *given, tb__stream ha
     return dst_locked == 0 ? stream_wait_ticket(stream, stream->enqueued) : 0;
 }
 
-static int copy_flat(const char *name, struct side dst, struct side src, size_t bytes, int any_peer,
+static int copy_flat(const char *name, struct side dst, struct side src, size_t bytes,
                      tb__stream handle)
 {
     if (bytes == 0) {
         return 0;
     }
     dst.pitch = dst.slice = src.pitch = src.slice = bytes;
-    const struct job job = {
-        .dst = dst, .src = src, .width = bytes, .height = 1, .depth = 1, .any_peer = any_peer};
+    const struct job job = {.dst = dst, .src = src, .width = bytes, .height = 1, .depth = 1};
     fake_lock();
     return fake_unlock(copy_enqueue(name, &job, handle));
 }
@@ -136,19 +134,19 @@ static struct side host_side(const void *host)
 FAKE_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, tb__stream stream)
 {
     ENTER("cuMemcpyHtoDAsync_v2");
-    return copy_flat("cuMemcpyHtoDAsync_v2", device_side(dst), host_side(src), bytes, 0, stream);
+    return copy_flat("cuMemcpyHtoDAsync_v2", device_side(dst), host_side(src), bytes, stream);
 }
 
 FAKE_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t bytes, tb__stream stream)
 {
     ENTER("cuMemcpyDtoHAsync_v2");
-    return copy_flat("cuMemcpyDtoHAsync_v2", host_side(dst), device_side(src), bytes, 0, stream);
+    return copy_flat("cuMemcpyDtoHAsync_v2", host_side(dst), device_side(src), bytes, stream);
 }
 
 FAKE_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t bytes, tb__stream stream)
 {
     ENTER("cuMemcpyDtoDAsync_v2");
-    return copy_flat("cuMemcpyDtoDAsync_v2", device_side(dst), device_side(src), bytes, 0, stream);
+    return copy_flat("cuMemcpyDtoDAsync_v2", device_side(dst), device_side(src), bytes, stream);
 }
 
 FAKE_API int cuMemcpyPeerAsync(uint64_t dst, tb__context dst_context, uint64_t src,
@@ -158,7 +156,10 @@ FAKE_API int cuMemcpyPeerAsync(uint64_t dst, tb__context dst_context, uint64_t s
     if (dst_context == NULL || src_context == NULL) {
         return TB__CUDA_INVALID_CONTEXT;
     }
-    return copy_flat("cuMemcpyPeerAsync", device_side(dst), device_side(src), bytes, 1, stream);
+    struct side to = device_side(dst), from = device_side(src);
+    to.named = ((struct fake_context *)dst_context)->device + 1;
+    from.named = ((struct fake_context *)src_context)->device + 1;
+    return copy_flat("cuMemcpyPeerAsync", to, from, bytes, stream);
 }
 
 static int pitch_check(size_t pitch, size_t width)
