@@ -17,8 +17,8 @@ const struct tb__bench_suite tb__suite_local = {
 };
 
 static const struct tb__bench_group *const gpu_groups[] = {
-    &tb__group_gpu_copy,  &tb__group_gpu_rule,   &tb__group_gpu_pin,   &tb__group_gpu_handover,
-    &tb__group_gpu_order, &tb__group_gpu_import, &tb__group_gpu_torch,
+    &tb__group_gpu_copy,     &tb__group_gpu_two,   &tb__group_gpu_rule,   &tb__group_gpu_pin,
+    &tb__group_gpu_handover, &tb__group_gpu_order, &tb__group_gpu_import, &tb__group_gpu_torch,
 };
 const struct tb__bench_suite tb__suite_gpu = {
     .name = "gpu",

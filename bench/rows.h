@@ -17,6 +17,7 @@ extern const struct tb__bench_group tb__group_memory;    /* rows_memory.c */
 extern const struct tb__bench_group tb__group_example;   /* rows_example.c */
 
 extern const struct tb__bench_group tb__group_gpu_copy;     /* rows_gpu_copy.c */
+extern const struct tb__bench_group tb__group_gpu_two;      /* rows_gpu_copy.c */
 extern const struct tb__bench_group tb__group_gpu_rule;     /* rows_gpu_copy.c */
 extern const struct tb__bench_group tb__group_gpu_pin;      /* rows_gpu_pin.c */
 extern const struct tb__bench_group tb__group_gpu_handover; /* rows_gpu_handover.c */

@@ -1,5 +1,5 @@
 /* Copies between host pools and a GPU, over the copy from pinned memory, over what the reference
- * system's rule does, and within the GPU. */
+ * system's rule does, within the GPU, and between two. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,27 @@ static const struct tb__bench_text write_text = {
     "the driver's copy between two plain allocations",
 };
 
+static const struct tb__bench_text peer_text = {
+    "one process, two GPUs that reach each other: plain memory of the second one is written into a "
+    "pool on the first",
+    "from the call to its return, frame published",
+    "the driver's copy of plain memory from the second GPU to the first",
+};
+static const struct tb__bench_text hop_text = {
+    "as gpu/peer; what is written is a frame of a pool on the second GPU",
+    "from the call to its return, frame published",
+    "the driver's copy of plain memory from the second GPU to the first",
+};
+static const struct tb__bench_text staged_text = {
+    "as gpu/peer with TENSORBUS_GPU_PEERS=0: through page-locked memory of the host, in chunks of "
+    "which "
+    "one arrives while the next leaves",
+    "from the call to its return, frame published",
+    "the driver's copy from pinned memory of the same size to the first GPU: one of the two ways",
+};
+
 /* What one side measures: pairs of variants that alternate in blocks. */
-enum plan_kind { TO_GPU, FROM_GPU, RULE, WITHIN };
+enum plan_kind { TO_GPU, FROM_GPU, RULE, WITHIN, PEER, HOP, STAGED };
 
 struct plan {
     enum plan_kind kind;
@@ -49,32 +68,79 @@ struct stage {
     const struct plan *plan;
     tb_cuda_stream stream;
     uint64_t device; /* plain device memory of plan->bytes */
-    uint64_t other;  /* the same, for WITHIN */
+    uint64_t other;  /* the same, for WITHIN; between two GPUs on the second one */
+    const struct tb__gpu *first, *second;
     void *pinned;
     void *pageable;
     tb_bus *bus;
     tb_pool *pool;
-    tb_reader *reader;
     tb_frame *frame;
 };
 
-static tb_tensor device_tensor(uint64_t address, int64_t bytes)
+static tb_tensor device_tensor(uint64_t address, int64_t bytes, int ordinal)
 {
     return (tb_tensor){.data = (void *)(uintptr_t)address,
-                       .device = TB_CUDA(0),
+                       .device = TB_CUDA(ordinal),
                        .dtype = TB_U8,
                        .ndim = 1,
                        .shape = {bytes}};
 }
 
+/* Write a frame, and take it to be copied from. */
+static tb_status first_frame(struct stage *stage, tb_bus *bus, tb_pool *pool,
+                             const tb_tensor *source, const char *path)
+{
+    tb_reader *reader;
+    tb_reader_options options = {.size = sizeof options};
+    TB__TRY(tb_pool_write(pool, source, 0, NULL));
+    TB__TRY(tb_reader_open(bus, path, &options, &reader));
+    return tb_reader_newest(reader, 0, &stage->frame);
+}
+
+/* The second GPU and memory on it; for HOP a frame of a pool there. */
+static tb_status open_second(struct stage *stage)
+{
+    struct tb__gpu_scope scope;
+    int count = 0, can = 0;
+    enum plan_kind kind = stage->plan->kind;
+    TB__TRY(tb__gpu_count(&count));
+    if (count < 2) {
+        return TB__FAIL(TB_E_UNSUPPORTED, "needs two GPUs");
+    }
+    TB__TRY(tb__gpu_get(1, &stage->second));
+    TB__TRY(tb__gpu_peer(stage->first, stage->second, &can));
+    if (!can && kind != STAGED) {
+        return TB__FAIL(TB_E_UNSUPPORTED, "the GPUs do not reach each other");
+    }
+    TB__TRY(tb__gpu_enter(stage->second, &scope));
+    tb_status status = tb__gpu_checked(
+        tb__cuda()->mem_alloc(&stage->other, (size_t)stage->plan->bytes), "cuMemAlloc");
+    tb__gpu_leave(&scope);
+    TB__TRY(status);
+    if (kind != HOP) {
+        return TB_OK;
+    }
+    tb_bus *bus;
+    tb_pool *pool;
+    tb_tensor source = device_tensor(stage->other, stage->plan->bytes, 1);
+    TB__TRY(tb__gpu_register("second", TB_CUDA(1), stage->plan->bytes, 3, &bus, &pool));
+    return first_frame(stage, bus, pool, &source, "second/p");
+}
+
 static tb_status open_stage(struct stage *stage)
 {
-    const struct tb__gpu *gpu;
     const struct tb__cuda_api *cuda;
     size_t bytes = (size_t)stage->plan->bytes;
     int within = stage->plan->kind == WITHIN;
-    TB__TRY(tb__gpu_begin(&gpu));
+    int two = stage->plan->kind >= PEER;
+    if (stage->plan->kind == STAGED) {
+        setenv("TENSORBUS_GPU_PEERS", "0", 1); /* this process's own */
+    }
+    TB__TRY(tb__gpu_begin(&stage->first));
     cuda = tb__cuda();
+    if (two) {
+        TB__TRY(open_second(stage));
+    }
     TB__TRY(tb__gpu_stream_open(&stage->stream));
     TB__TRY(tb__gpu_checked(cuda->mem_alloc(&stage->device, bytes), "cuMemAlloc"));
     if (within) {
@@ -87,17 +153,14 @@ static tb_status open_stage(struct stage *stage)
     }
     memset(stage->pinned, 1, bytes);
     memset(stage->pageable, 1, bytes);
-    TB__TRY(tb__gpu_register("copies", within ? TB_CUDA(0) : TB_CPU, stage->plan->bytes, 3,
+    TB__TRY(tb__gpu_register("copies", within || two ? TB_CUDA(0) : TB_CPU, stage->plan->bytes, 3,
                              &stage->bus, &stage->pool));
-    if (within) {
+    if (within || two) {
         return TB_OK;
     }
     tb_tensor source = {
         .data = stage->pageable, .dtype = TB_U8, .ndim = 1, .shape = {stage->plan->bytes}};
-    tb_reader_options options = {.size = sizeof options};
-    TB__TRY(tb_pool_write(stage->pool, &source, 0, NULL));
-    TB__TRY(tb_reader_open(stage->bus, "copies/p", &options, &stage->reader));
-    return tb_reader_newest(stage->reader, 0, &stage->frame);
+    return first_frame(stage, stage->bus, stage->pool, &source, "copies/p");
 }
 
 /* ---- variants ---- */
@@ -129,11 +192,36 @@ static tb_status copy_within(struct stage *stage)
     return tb__gpu_stream_wait(stage->stream);
 }
 
+static tb_status copy_between(struct stage *stage)
+{
+    struct tb__gpu_scope scope;
+    TB__TRY(tb__gpu_enter(stage->second, &scope));
+    tb__context there = scope.context;
+    tb__gpu_leave(&scope);
+    TB__TRY(tb__gpu_enter(stage->first, &scope));
+    int result =
+        tb__cuda()->memcpy_peer_async(stage->device, scope.context, stage->other, there,
+                                      (size_t)stage->plan->bytes, (tb__stream)stage->stream);
+    tb__gpu_leave(&scope);
+    TB__TRY(tb__gpu_checked(result, "cuMemcpyPeerAsync"));
+    return tb__gpu_stream_wait(stage->stream);
+}
+
 static tb_status copy_ours(struct stage *stage)
 {
-    tb_tensor device = device_tensor(stage->device, stage->plan->bytes);
-    if (stage->plan->kind == FROM_GPU || stage->plan->kind == WITHIN) {
+    tb_tensor device = device_tensor(stage->device, stage->plan->bytes, 0);
+    tb_tensor second = device_tensor(stage->other, stage->plan->bytes, 1);
+    switch (stage->plan->kind) {
+    case FROM_GPU:
+    case WITHIN:
         return tb_pool_write(stage->pool, &device, 0, NULL);
+    case PEER:
+    case STAGED:
+        return tb_pool_write(stage->pool, &second, 0, NULL);
+    case HOP:
+        return tb_pool_write(stage->pool, tb_frame_tensor(stage->frame), 0, NULL);
+    default:
+        break;
     }
     TB__TRY(tb_frame_copy_on(stage->frame, &device, stage->stream));
     return tb__gpu_stream_wait(stage->stream);
@@ -143,7 +231,17 @@ typedef tb_status variant(struct stage *stage);
 
 static variant *baseline_of(enum plan_kind kind)
 {
-    return kind == RULE ? copy_by_rule : kind == WITHIN ? copy_within : copy_pinned;
+    switch (kind) {
+    case RULE:
+        return copy_by_rule;
+    case WITHIN:
+        return copy_within;
+    case PEER:
+    case HOP:
+        return copy_between;
+    default:
+        return copy_pinned;
+    }
 }
 
 static tb_status run_block(struct stage *stage, variant *run, double *gbps)
@@ -219,10 +317,11 @@ static const struct tb__bench_row copy_rows[] = {
     {"gpu/write/64MiB", "GB/s", &write_text},
     {"gpu/write/256MiB", "GB/s", &write_text},
 };
-static const struct {
+struct planned {
     enum plan_kind kind;
     int64_t bytes;
-} copy_plans[] = {
+};
+static const struct planned copy_plans[] = {
     {TO_GPU, MIB},        {TO_GPU, 6220800},     {TO_GPU, 25 * MIB},  {TO_GPU, 64 * MIB},
     {TO_GPU, 256 * MIB},  {FROM_GPU, MIB},       {FROM_GPU, 6220800}, {FROM_GPU, 25 * MIB},
     {FROM_GPU, 64 * MIB}, {FROM_GPU, 256 * MIB}, {WITHIN, 64 * MIB},  {WITHIN, 256 * MIB},
@@ -230,14 +329,20 @@ static const struct {
 #define COPY_ROWS (sizeof copy_rows / sizeof copy_rows[0])
 _Static_assert(COPY_ROWS == sizeof copy_plans / sizeof copy_plans[0], "a plan for each row");
 
-static tb_status copy_run(struct tb__bench *bench)
+static tb_status run_plans(struct tb__bench *bench, const struct tb__bench_row *rows,
+                           const struct planned *plans, size_t count)
 {
-    for (size_t i = 0; i < COPY_ROWS; i++) {
-        if (tb__bench_wants(bench, copy_rows[i].name)) {
-            TB__TRY(measure(bench, copy_rows[i].name, copy_plans[i].kind, copy_plans[i].bytes));
+    for (size_t i = 0; i < count; i++) {
+        if (tb__bench_wants(bench, rows[i].name)) {
+            TB__TRY(measure(bench, rows[i].name, plans[i].kind, plans[i].bytes));
         }
     }
     return TB_OK;
+}
+
+static tb_status copy_run(struct tb__bench *bench)
+{
+    return run_plans(bench, copy_rows, copy_plans, COPY_ROWS);
 }
 
 const struct tb__bench_group tb__group_gpu_copy = {copy_rows, COPY_ROWS, copy_run};
@@ -248,15 +353,32 @@ static const struct tb__bench_row rule_rows[] = {
     {"gpu/rule/25MiB+1", "GB/s", &rule_text},
 };
 
+static const struct planned rule_plans[] = {
+    {RULE, 6220800}, {RULE, 25 * MIB}, {RULE, 25 * MIB + 1}};
+
 static tb_status rule_run(struct tb__bench *bench)
 {
-    static const int64_t sizes[] = {6220800, 25 * MIB, 25 * MIB + 1};
-    for (size_t i = 0; i < 3; i++) {
-        if (tb__bench_wants(bench, rule_rows[i].name)) {
-            TB__TRY(measure(bench, rule_rows[i].name, RULE, sizes[i]));
-        }
-    }
-    return TB_OK;
+    return run_plans(bench, rule_rows, rule_plans, 3);
 }
 
 const struct tb__bench_group tb__group_gpu_rule = {rule_rows, 3, rule_run};
+
+static const struct tb__bench_row two_rows[] = {
+    {"gpu/peer/6.2MB", "GB/s", &peer_text},      {"gpu/peer/64MiB", "GB/s", &peer_text},
+    {"gpu/peer/256MiB", "GB/s", &peer_text},     {"gpu/hop/64MiB", "GB/s", &hop_text},
+    {"gpu/staged/6.2MB", "GB/s", &staged_text},  {"gpu/staged/64MiB", "GB/s", &staged_text},
+    {"gpu/staged/256MiB", "GB/s", &staged_text},
+};
+static const struct planned two_plans[] = {
+    {PEER, 6220800},   {PEER, 64 * MIB},   {PEER, 256 * MIB},   {HOP, 64 * MIB},
+    {STAGED, 6220800}, {STAGED, 64 * MIB}, {STAGED, 256 * MIB},
+};
+#define TWO_ROWS (sizeof two_rows / sizeof two_rows[0])
+_Static_assert(TWO_ROWS == sizeof two_plans / sizeof two_plans[0], "a plan for each row");
+
+static tb_status two_run(struct tb__bench *bench)
+{
+    return run_plans(bench, two_rows, two_plans, TWO_ROWS);
+}
+
+const struct tb__bench_group tb__group_gpu_two = {two_rows, TWO_ROWS, two_run};
