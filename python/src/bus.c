@@ -166,6 +166,9 @@ struct py_bus *py_bus_from(struct py_state *state, PyObject *given)
     if (bus != NULL) {
         py_bus_set_default(state, bus);
     }
+    if (bus != NULL && py_bus_check(bus) != 0) { /* at once, by another thread */
+        Py_CLEAR(bus);
+    }
     return bus;
 }
 

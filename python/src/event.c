@@ -17,10 +17,16 @@
 static int load_metadata(struct py_event *event)
 {
     if (event->metadata == NULL && event->event != NULL) {
-        event->metadata = py_metadata_dict(tb_event_metadata(event->event));
-        return event->metadata != NULL ? 0 : -1;
+        event->views++; /* new dicts may start the collector, which runs anything */
+        PyObject *metadata = py_metadata_dict(tb_event_metadata(event->event));
+        event->views--;
+        if (event->metadata != NULL) { /* by what it has run */
+            Py_XDECREF(metadata);
+        } else {
+            event->metadata = metadata;
+        }
     }
-    return 0;
+    return event->metadata != NULL || event->event == NULL ? 0 : -1;
 }
 
 static void give_back(struct py_event *event)
@@ -200,7 +206,9 @@ static PyObject *get_metadata(PyObject *self, void *unused)
 {
     (void)unused;
     struct py_event *event = (struct py_event *)self;
-    if (load_metadata(event) != 0) {
+    int failed = load_metadata(event) != 0;
+    give_back_unused(event); /* which may have become so meanwhile */
+    if (failed) {
         return NULL;
     }
     if (event->metadata == NULL) {

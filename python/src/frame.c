@@ -153,15 +153,16 @@ static PyObject *copy_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"device", NULL};
     PyObject *device = Py_None;
-    struct py_lease *lease = lease_of(self);
-    if (lease == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "|O:copy", names, &device) ||
-        py_gpu_check_copy(lease, device) != 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:copy", names, &device) ||
+        py_gpu_check_copy(py_state_of(self), device) != 0) {
         return NULL;
     }
-    if (lease->tensor.device != TB_CPU) {
-        return py_gpu_copy(lease);
+    struct py_lease *lease = lease_of(self);
+    if (lease == NULL) {
+        return NULL;
     }
-    return py_view_copy(numpy_method(self, NULL));
+    return lease->tensor.device != TB_CPU ? py_gpu_copy(lease)
+                                          : py_view_copy(numpy_method(self, NULL));
 }
 
 static PyObject *array_method(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -176,13 +177,17 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
     if (lease == NULL || py_dlpack_parse(args, kwargs, lease->tensor.device, &request) != 0) {
         return NULL;
     }
+    lease = lease_of(self); /* the arguments may be objects of Python, which have run anything */
+    if (lease == NULL) {
+        return NULL;
+    }
     if (lease->tensor.device != TB_CPU) {
         return py_gpu_dlpack(lease, &request);
     }
     if (request.copy == 1) {
-        py_lease_ref(lease); /* the copy is made without the GIL */
+        py_lease_add_view(lease); /* the copy is made without the GIL: its memory stays */
         PyObject *copy = py_dlpack_copy(py_state_of(self), &lease->tensor, request.versioned);
-        py_lease_unref(lease);
+        py_lease_drop_view(lease);
         return copy;
     }
     py_lease_add_view(lease);
@@ -194,7 +199,12 @@ static PyObject *get_cuda_interface(PyObject *self, void *unused)
 {
     (void)unused;
     struct py_lease *lease = lease_of(self);
-    PyObject *interface = lease != NULL ? py_gpu_frame_interface(&frame_of(self)->lease) : NULL;
+    PyObject *interface = lease != NULL ? py_gpu_frame_interface(lease) : NULL;
+    /* NumPy was asked, perhaps imported: the frame may be over. */
+    if (interface != NULL &&
+        (lease_of(self) == NULL || py_gpu_wait(&frame_of(self)->lease, NULL) != 0)) {
+        Py_CLEAR(interface);
+    }
     frame_of(self)->lent |= interface != NULL;
     return interface;
 }
@@ -230,9 +240,9 @@ static PyObject *wait_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", NULL};
     struct py_stream stream = {.stream = NULL};
-    struct py_lease *lease = lease_of(self);
-    if (lease == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:wait", names,
-                                                      py_stream_converter, &stream)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:wait", names, py_stream_converter,
+                                     &stream) ||
+        lease_of(self) == NULL) {
         return NULL;
     }
     return py_gpu_wait(&frame_of(self)->lease, stream.stream) == 0 ? Py_NewRef(Py_None) : NULL;

@@ -26,7 +26,7 @@ int py_gpu_refuse_numpy(const struct py_lease *lease)
     return -1;
 }
 
-int py_gpu_check_copy(const struct py_lease *lease, PyObject *device)
+int py_gpu_check_copy(struct py_state *state, PyObject *device)
 {
     if (device == Py_None) {
         return 0;
@@ -38,7 +38,7 @@ int py_gpu_check_copy(const struct py_lease *lease, PyObject *device)
     int is_cpu = PyUnicode_CompareWithASCIIString(text, "cpu") == 0;
     if (!is_cpu) {
         py_fail(
-            lease->bus->state, TB_E_UNSUPPORTED,
+            state, TB_E_UNSUPPORTED,
             "copy(\"%U\"): NumPy arrays are made in main memory alone, \"cpu\"; for a copy on a "
             "GPU use torch.from_dlpack(frame).clone() or cupy.from_dlpack(frame).copy()",
             text);
@@ -80,39 +80,46 @@ static PyObject *new_bytes(size_t bytes, Py_buffer *out)
     return array;
 }
 
+/* Returns -1 with an exception set. */
+static int copy_into(struct py_lease *lease, void *memory, size_t bytes)
+{
+    struct py_wait wait;
+    if (py_bus_check(lease->bus) != 0) { /* making room for the copy may have run anything */
+        return -1;
+    }
+    py_wait_begin(&wait, lease->bus);
+    tb_status status = bytes > 0 ? copy_out(lease, memory) : TB_OK;
+    if (py_wait_end(&wait) != 0) {
+        return -1;
+    }
+    if (status != TB_OK) {
+        py_raise(lease->bus->state, status);
+        return -1;
+    }
+    return 0;
+}
+
 PyObject *py_gpu_copy(struct py_lease *lease)
 {
-    struct py_state *state = lease->bus->state;
-    size_t bytes;
+    size_t bytes = 0;
     Py_buffer memory;
-    PyObject *dtype = py_dtype_numpy(state, lease->tensor.dtype);
-    PyObject *shape = dtype != NULL ? py_shape_tuple(&lease->tensor) : NULL;
-    if (shape == NULL || tb_tensor_bytes(&lease->tensor, &bytes) != TB_OK) {
-        Py_XDECREF(dtype);
-        Py_XDECREF(shape);
-        return NULL;
-    }
-    PyObject *raw = new_bytes(bytes, &memory);
     PyObject *result = NULL;
+    py_lease_ref(lease); /* NumPy is asked: the frame may be released meanwhile */
+    PyObject *dtype = py_dtype_numpy(lease->bus->state, lease->tensor.dtype);
+    PyObject *shape = dtype != NULL ? py_shape_tuple(&lease->tensor) : NULL;
+    (void)!tb_tensor_bytes(&lease->tensor, &bytes);
+    PyObject *raw = shape != NULL ? new_bytes(bytes, &memory) : NULL;
     if (raw != NULL) {
-        struct py_wait wait;
-        py_lease_ref(lease);
-        py_wait_begin(&wait, lease->bus);
-        tb_status status = bytes > 0 ? copy_out(lease, memory.buf) : TB_OK;
-        int interrupted = py_wait_end(&wait) != 0;
-        py_lease_unref(lease);
+        int failed = copy_into(lease, memory.buf, bytes) != 0;
         PyBuffer_Release(&memory);
-        if (!interrupted && status != TB_OK) {
-            py_raise(state, status);
-        } else if (!interrupted) {
-            PyObject *typed = PyObject_CallMethod(raw, "view", "O", dtype);
-            result = typed != NULL ? PyObject_CallMethod(typed, "reshape", "O", shape) : NULL;
-            Py_XDECREF(typed);
-        }
+        PyObject *typed = !failed ? PyObject_CallMethod(raw, "view", "O", dtype) : NULL;
+        result = typed != NULL ? PyObject_CallMethod(typed, "reshape", "O", shape) : NULL;
+        Py_XDECREF(typed);
     }
+    py_lease_unref(lease);
     Py_XDECREF(raw);
-    Py_DECREF(dtype);
-    Py_DECREF(shape);
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
     return result;
 }
 
@@ -236,17 +243,15 @@ PyObject *py_gpu_interface(struct py_state *state, const tb_tensor *tensor, int 
     return interface;
 }
 
-PyObject *py_gpu_frame_interface(struct py_lease **lease)
+PyObject *py_gpu_frame_interface(struct py_lease *lease)
 {
-    const tb_tensor *tensor = &(*lease)->tensor;
-    if (tensor->device == TB_CPU) {
+    if (lease->tensor.device == TB_CPU) {
         PyErr_SetString(PyExc_AttributeError,
                         "a frame in main memory has no __cuda_array_interface__: use .numpy()");
         return NULL;
     }
-    PyObject *interface = py_gpu_interface((*lease)->bus->state, tensor, 1, NULL);
-    if (interface != NULL && py_gpu_wait(lease, NULL) != 0) {
-        Py_CLEAR(interface);
-    }
+    py_lease_ref(lease); /* NumPy is asked: the frame may be released meanwhile */
+    PyObject *interface = py_gpu_interface(lease->bus->state, &lease->tensor, 1, NULL);
+    py_lease_unref(lease);
     return interface;
 }

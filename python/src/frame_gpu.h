@@ -9,7 +9,7 @@
 int py_gpu_refuse_numpy(const struct py_lease *lease);
 
 /* Whether copy(device) can be: None and "cpu". Returns -1 with an exception set. */
-int py_gpu_check_copy(const struct py_lease *lease, PyObject *device);
+int py_gpu_check_copy(struct py_state *state, PyObject *device);
 
 /* A NumPy array with the elements: waits for the frame and the copy. */
 PyObject *py_gpu_copy(struct py_lease *lease);
@@ -21,9 +21,9 @@ PyObject *py_gpu_dlpack(struct py_lease *lease, const struct py_dlpack_request *
  * Returns -1 with an exception set. */
 int py_gpu_wait(struct py_lease **lease, tb_cuda_stream stream);
 
-/* __cuda_array_interface__ of a frame, in the order of the default stream as in py_gpu_wait();
+/* __cuda_array_interface__ of a frame, whose user calls py_gpu_wait() for the default stream then;
  * AttributeError for one that is no GPU's. */
-PyObject *py_gpu_frame_interface(struct py_lease **lease);
+PyObject *py_gpu_frame_interface(struct py_lease *lease);
 
 /* The dictionary for any tensor on a GPU; `what` names its object in errors. */
 PyObject *py_gpu_interface(struct py_state *state, const tb_tensor *tensor, int read_only,

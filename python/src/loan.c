@@ -52,16 +52,10 @@ static int check_open(struct py_loan *loan)
 
 /* ---- borrowing ---- */
 
-static int set_shape(struct py_state *state, tb_loan *loan, PyObject *shape)
+static int set_shape(struct py_state *state, tb_loan *loan, const tb_tensor *shape)
 {
-    tb_tensor wanted = {.ndim = 0};
-    if (shape == NULL || shape == Py_None) {
-        return 0;
-    }
-    if (py_shape_from(state, shape, &wanted) != 0) {
-        return -1;
-    }
-    tb_status status = tb_loan_reshape(loan, wanted.ndim, wanted.shape, NULL);
+    tb_status status =
+        shape != NULL ? tb_loan_reshape(loan, shape->ndim, shape->shape, NULL) : TB_OK;
     if (status != TB_OK) {
         py_raise(state, status);
         return -1;
@@ -91,7 +85,7 @@ static PyObject *wrap(struct py_pool *pool, tb_loan *loan)
     return (PyObject *)self;
 }
 
-PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape,
+PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, const tb_tensor *shape,
                       const struct py_stream *stream)
 {
     struct py_state *state = pool->bus->state;
@@ -112,11 +106,7 @@ PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, PyObject *shape,
         interrupted = py_wait_end(&wait) != 0;
         py_pool_unuse(pool);
     }
-    if (status == TB_OK && pool->bus->bus == NULL) { /* by a signal's handler: the loan is gone */
-        (void)(interrupted || py_bus_check(pool->bus));
-        return NULL;
-    }
-    if (status == TB_OK) {
+    if (status == TB_OK && !interrupted) {
         opened = py_pool_slot_open(pool, loan);
     }
     PyObject *self = NULL;
@@ -232,6 +222,9 @@ static int publish(struct py_loan *loan)
         return -1;
     }
     disarm(loan);
+    if (check_open(loan) != 0) { /* whose variables it looked at may be an object of Python */
+        return -1;
+    }
     int failed = py_pool_slot_seal(pool, loan->loan);
     if (failed != 0) {
         cancel(loan);
@@ -342,8 +335,8 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     struct py_loan *loan = loan_of(self);
     struct py_dlpack_request request;
-    if (check_open(loan) != 0 ||
-        py_dlpack_parse(args, kwargs, loan->tensor.device, &request) != 0) {
+    if (py_dlpack_parse(args, kwargs, loan->tensor.device, &request) != 0 ||
+        check_open(loan) != 0) {
         return NULL;
     }
     if (request.copy == 1 || request.to_cpu) {
@@ -377,6 +370,9 @@ static PyObject *publish_method(PyObject *self, PyObject *args, PyObject *kwargs
     struct py_stream stream = {.stream = NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O&:publish", names,
                                      py_publish_stream_converter, &stream)) {
+        return NULL;
+    }
+    if (check_open(loan) != 0) { /* before its stream is another: who publishes it has no GIL */
         return NULL;
     }
     if (stream.given) {
@@ -470,7 +466,12 @@ static PyObject *get_cuda_interface(PyObject *self, void *unused)
         return NULL;
     }
     loan->lent = 1;
-    return py_gpu_interface(loan->pool->bus->state, &loan->tensor, 0, loan->stream.stream);
+    PyObject *interface =
+        py_gpu_interface(loan->pool->bus->state, &loan->tensor, 0, loan->stream.stream);
+    if (interface != NULL && check_open(loan) != 0) { /* NumPy was asked, perhaps imported */
+        Py_CLEAR(interface);
+    }
+    return interface;
 }
 
 static PyObject *repr(PyObject *self)

@@ -247,7 +247,10 @@ static PyObject *get_closed(PyObject *self, void *unused)
 static PyObject *names_of(PyObject *self, const char *(*name)(const tb_node *node, size_t index))
 {
     struct py_node *node = (struct py_node *)self;
-    PyObject *list = py_node_check(node) == 0 ? PyList_New(0) : NULL;
+    PyObject *list = PyList_New(0); /* first: it may start the collector, which runs anything */
+    if (list != NULL && py_node_check(node) != 0) {
+        Py_CLEAR(list);
+    }
     for (size_t i = 0; list != NULL && name(node->node, i) != NULL; i++) {
         PyObject *text = PyUnicode_FromString(name(node->node, i));
         if (text == NULL || PyList_Append(list, text) != 0) {

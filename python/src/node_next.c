@@ -57,7 +57,9 @@ static int take_next(struct py_node *node, int64_t timeout_ns)
     int interrupted = py_wait_end(&wait) != 0;
     node->in_next = 0;
     if (status == TB_OK && py_bus_is_closing(node->bus)) {
-        tb_event_release(event); /* who closes the node waits for this call */
+        if (node->bus->bus != NULL) { /* else it is gone with its node */
+            tb_event_release(event);
+        }
     } else if (status == TB_OK) {
         node->pending = event;
     } else if (!interrupted && status != TB_AGAIN) {

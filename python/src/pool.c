@@ -14,6 +14,7 @@
 #include "loan.h"
 #include "log.h"
 #include "pool_register.h"
+#include "shape.h"
 #include "tensor_in.h"
 #include "view.h"
 #include "wait.h"
@@ -160,7 +161,13 @@ static PyObject *loan_method(PyObject *self, PyObject *args, PyObject *kwargs)
                                      &timeout_ns, &shape, py_stream_converter, &stream)) {
         return NULL;
     }
-    return py_loan_new(pool_of(self), timeout_ns, shape, &stream);
+    struct py_pool *pool = pool_of(self);
+    tb_tensor wanted = {.ndim = 0};
+    int given = shape != NULL && shape != Py_None;
+    if (given && py_shape_from(pool->bus->state, shape, &wanted) != 0) {
+        return NULL;
+    }
+    return py_loan_new(pool, timeout_ns, given ? &wanted : NULL, &stream);
 }
 
 /* ---- reading ---- */
@@ -213,9 +220,10 @@ static PyObject *wait_acked_method(PyObject *self, PyObject *args, PyObject *kwa
     struct py_pool *pool = pool_of(self);
     PyObject *given = Py_None;
     int64_t timeout_ns = TB_FOREVER;
-    tb_handle handle;
+    tb_handle handle = {.slot = 0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO&:wait_acked", names, &given,
                                      py_timeout_converter, &timeout_ns) ||
+        (given != Py_None && py_handle_from(pool->bus->state, given, &handle) != 0) ||
         py_pool_check(pool, "write") != 0) {
         return NULL;
     }
@@ -223,10 +231,7 @@ static PyObject *wait_acked_method(PyObject *self, PyObject *args, PyObject *kwa
         return py_fail(pool->bus->state, TB_E_INVALID, "pool `%s`: nothing was written yet",
                        pool->name);
     }
-    handle = pool->last;
-    if (given != Py_None && py_handle_from(pool->bus->state, given, &handle) != 0) {
-        return NULL;
-    }
+    handle = given == Py_None ? pool->last : handle;
     struct py_wait wait;
     py_pool_use(pool);
     py_wait_begin(&wait, pool->bus);

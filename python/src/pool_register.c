@@ -227,7 +227,6 @@ static PyObject *make(PyTypeObject *type, struct py_bus *bus, struct request *re
     if (status == TB_OK) {
         request->adopted = NULL; /* comes back when the pool ends */
     }
-    py_log_drain();
     PyObject *self = NULL;
     if (!interrupted && status == TB_OK) {
         self = wrap(type, bus, pool, options);
@@ -237,6 +236,7 @@ static PyObject *make(PyTypeObject *type, struct py_bus *bus, struct request *re
     if (self == NULL && status == TB_OK && bus->bus != NULL) {
         tb_pool_close(pool);
     }
+    py_log_drain(); /* last: whoever gets the lines may close the bus */
     return self;
 }
 

@@ -67,7 +67,7 @@ int py_pool_slot_seal(struct py_pool *pool, const tb_loan *loan)
 void py_pool_guard(struct py_pool *pool)
 {
     int sealed = 0;
-    for (int i = 0; i < pool->slot_count; i++) {
+    for (int i = 0; i < pool->slot_count && pool->bus->bus != NULL; i++) {
         struct py_pool_slot *slot = &pool->slots[i];
         sealed |= slot->protected;
         if (slot->protected && slot->guard < 0) {

@@ -81,20 +81,17 @@ static int tell(struct copy *copy, PyObject *promised)
     struct py_pool *pool = copy->pool;
     PyObject *handle = py_handle_new(pool->bus->state, &copy->handle);
     PyObject *done = handle != NULL ? PyObject_CallFunctionObjArgs(promised, handle, NULL) : NULL;
-    int open = pool->bus->bus != NULL && !pool->bus->forked; /* it may have run anything */
-    if (done != NULL && !open) {
-        py_bus_check(pool->bus);
-    }
+    int failed = done == NULL;
     Py_XDECREF(handle);
-    if (done != NULL && open) {
-        Py_DECREF(done);
-        return 0;
-    }
     Py_XDECREF(done);
-    if (open) {
+    /* It may have run anything, and so may the end of what it has returned. */
+    int open = pool->bus->bus != NULL && !pool->bus->forked;
+    if (failed && open) {
         give_up(copy);
+    } else if (!failed) {
+        failed = !open && py_bus_check(pool->bus) != 0;
     }
-    return -1;
+    return failed ? -1 : 0;
 }
 
 /* Returns -1 with an exception set. `promised` may be NULL. */
@@ -157,7 +154,6 @@ static PyObject *write_on(struct py_pool *pool, struct py_source *source, tb_cud
     }
     tb_handle handle;
     struct py_wait wait;
-    py_kept_sweep(&pool->kept);
     py_pool_use(pool);
     pool->streamed = 1;
     py_wait_begin(&wait, pool->bus);
@@ -227,17 +223,17 @@ PyObject *py_pool_write(PyObject *self, PyObject *args, PyObject *kwargs)
     if (check_promised(pool, promised, stream.given) != 0) {
         return NULL;
     }
+    if (py_source_open_on(pool->bus->state, object, stream.stream, &source) != 0) {
+        return NULL;
+    }
+    py_kept_sweep(&pool->kept);
     /* Slots of this process' main memory that Python looks at may have to be made writable, which
-     * goes with copies that are waited for. */
+     * goes with copies that are waited for: in the order of the default stream. */
     int at_once = !stream.given || (pool->proto.device == TB_CPU && pool->slot_count > 0);
-    if (at_once && stream.given && py_cuda_follow(pool->bus->state, NULL, stream.stream) != 0) {
-        return NULL;
-    }
-    if (py_source_open_on(pool->bus->state, object, at_once ? NULL : stream.stream, &source) != 0) {
-        return NULL;
-    }
-    /* Opening the source may have run anything. */
-    if (py_pool_check(pool, "write") == 0) {
+    int follows =
+        !at_once || !stream.given || py_cuda_follow(pool->bus->state, NULL, stream.stream) == 0;
+    /* Opening the source and letting go of others may have run anything. */
+    if (follows && py_pool_check(pool, "write") == 0) {
         result = at_once ? write_source(pool, &source, timeout_ns, promised)
                          : write_on(pool, &source, stream.stream, timeout_ns);
     }

@@ -124,27 +124,37 @@ static int take_options(struct py_state *state, PyObject *max_leases, const char
     return 0;
 }
 
-static tb_reader *open_reader(struct py_bus *bus, PyObject *path, const tb_reader_options *options)
+/* What a reader is opened with: a name, or a handle. */
+struct target {
+    const char *name; /* NULL: none */
+    tb_handle handle;
+};
+
+static int take_target(struct py_state *state, PyObject *path, struct target *out)
+{
+    Py_ssize_t length;
+    *out = (struct target){.name = NULL};
+    if (!PyUnicode_Check(path)) {
+        return py_handle_from(state, path, &out->handle);
+    }
+    out->name = PyUnicode_AsUTF8AndSize(path, &length);
+    if (out->name != NULL && (size_t)length != strlen(out->name)) {
+        PyErr_SetString(PyExc_ValueError, "the name of a pool has an embedded null character");
+        return -1;
+    }
+    return out->name != NULL ? 0 : -1;
+}
+
+static tb_reader *open_reader(struct py_bus *bus, const struct target *target,
+                              const tb_reader_options *options)
 {
     struct py_state *state = bus->state;
-    tb_handle handle;
-    const char *text = NULL;
-    Py_ssize_t length;
-    if (PyUnicode_Check(path)) {
-        text = PyUnicode_AsUTF8AndSize(path, &length);
-        if (text != NULL && (size_t)length != strlen(text)) {
-            PyErr_SetString(PyExc_ValueError, "the name of a pool has an embedded null character");
-            return NULL;
-        }
-    }
-    if (PyUnicode_Check(path) ? text == NULL : py_handle_from(state, path, &handle) != 0) {
-        return NULL;
-    }
     tb_reader *reader = NULL;
     struct py_wait wait;
     py_wait_begin(&wait, bus);
-    tb_status status = text != NULL ? tb_reader_open(bus->bus, text, options, &reader)
-                                    : tb_reader_open_handle(bus->bus, &handle, options, &reader);
+    tb_status status = target->name != NULL
+                           ? tb_reader_open(bus->bus, target->name, options, &reader)
+                           : tb_reader_open_handle(bus->bus, &target->handle, options, &reader);
     int interrupted = py_wait_end(&wait) != 0;
     py_log_drain();
     if (status == TB_OK && interrupted) {
@@ -166,13 +176,15 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *path, *max_leases = NULL, *device = NULL, *given_bus = NULL;
     const char *start = NULL;
     int every = 0, ack = 0, spin_us = 0, ordered = 0;
+    struct target target;
     tb_reader_options options = {.size = sizeof options, .wait_ns = OPEN_TIMEOUT_NS};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O&$ppOsipOO:Reader", names, &path,
                                      py_timeout_converter, &options.wait_ns, &every, &ack,
                                      &max_leases, &start, &spin_us, &ordered, &device,
                                      &given_bus) ||
         py_device_from(state, device, &options.device) != 0 ||
-        take_options(state, max_leases, start, spin_us, &options) != 0) {
+        take_options(state, max_leases, start, spin_us, &options) != 0 ||
+        take_target(state, path, &target) != 0) {
         return NULL;
     }
     options.every = (uint32_t)every;
@@ -182,7 +194,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (bus == NULL) {
         return NULL;
     }
-    tb_reader *reader = open_reader(bus, path, &options);
+    tb_reader *reader = open_reader(bus, &target, &options);
     struct py_reader *self =
         reader != NULL ? (struct py_reader *)PyType_GenericAlloc(type, 0) : NULL;
     if (self == NULL) {
@@ -269,7 +281,7 @@ static PyObject *frame_method(PyObject *self, PyObject *given)
 {
     struct py_reader *reader = reader_of(self);
     tb_handle handle;
-    if (check(reader) != 0 || py_handle_from(reader->bus->state, given, &handle) != 0) {
+    if (py_handle_from(reader->bus->state, given, &handle) != 0 || check(reader) != 0) {
         return NULL;
     }
     tb_frame *frame = NULL;

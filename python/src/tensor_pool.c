@@ -170,7 +170,7 @@ static PyObject *read_function(PyObject *module, PyObject *args, PyObject *kwarg
     tb_status status = tb_read(verb.bus->bus, id, timeout_ns, &frame);
     PyObject *result = NULL;
     if (py_wait_end(&verb.wait) != 0) {
-        if (status == TB_OK) {
+        if (status == TB_OK && verb.bus->bus != NULL) {
             tb_frame_release(frame);
         }
     } else if (status == TB_OK) {

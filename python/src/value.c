@@ -211,8 +211,9 @@ static PyObject *dlpack_method(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     struct py_value *value = value_of(self);
     struct py_dlpack_request request;
-    if (py_value_alive(value) != 0 || refuse_arrow(value, PyExc_BufferError) != 0 ||
-        py_dlpack_parse(args, kwargs, value->tensor.device, &request) != 0) {
+    if (refuse_arrow(value, PyExc_BufferError) != 0 ||
+        py_dlpack_parse(args, kwargs, value->tensor.device, &request) != 0 ||
+        py_value_alive(value) != 0) {
         return NULL;
     }
     py_value_view_begin(value);

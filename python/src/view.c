@@ -190,9 +190,10 @@ PyObject *py_view_array(PyObject *self, PyCFunction numpy, PyObject *args, PyObj
 
 PyObject *py_shape_tuple(const tb_tensor *tensor)
 {
-    PyObject *shape = PyTuple_New(tensor->ndim);
-    for (int32_t i = 0; shape != NULL && i < tensor->ndim; i++) {
-        PyObject *item = PyLong_FromLongLong(tensor->shape[i]);
+    tb_tensor copy = *tensor; /* a new tuple may start the collector, which runs anything */
+    PyObject *shape = PyTuple_New(copy.ndim);
+    for (int32_t i = 0; shape != NULL && i < copy.ndim; i++) {
+        PyObject *item = PyLong_FromLongLong(copy.shape[i]);
         if (item == NULL || PyTuple_SetItem(shape, i, item) != 0) {
             Py_CLEAR(shape);
         }

@@ -57,20 +57,19 @@ int py_wait_end(struct py_wait *wait)
     innermost = wait->outer;
     tb_set_interrupt(innermost != NULL ? shall_end : NULL, innermost);
     PyEval_RestoreThread(wait->thread);
-    int closing = is_closed(wait);
-    struct py_state *state = wait->bus != NULL ? wait->bus->state : NULL;
+    Py_XINCREF((PyObject *)wait->bus);
     if (wait->bus != NULL) {
         py_bus_leave(wait->bus);
     }
-    if (wait->raised) {
-        return -1;
+    /* A signal that came when nothing slept any more. Its handler may close the bus, too. */
+    int failed = wait->raised || PyErr_CheckSignals() != 0;
+    if (!failed && is_closed(wait)) {
+        py_fail(wait->bus != NULL ? wait->bus->state : NULL, TB_CLOSED,
+                "it was closed while a call waited on it");
+        failed = 1;
     }
-    if (closing) {
-        py_fail(state, TB_CLOSED, "it was closed while a call waited on it");
-        return -1;
-    }
-    /* A signal that came when nothing slept any more. */
-    return PyErr_CheckSignals();
+    Py_XDECREF((PyObject *)wait->bus);
+    return failed ? -1 : 0;
 }
 
 int py_timeout(PyObject *seconds, int64_t *out_ns)

@@ -5,9 +5,11 @@
  *     py_wait_begin(&wait, bus);
  *     tb_status status = tb_reader_next(reader, timeout_ns, &frame);
  *     if (py_wait_end(&wait) != 0) {
- *         ... give back what the call has returned: an exception is set
+ *         ... give back what the call has returned, unless bus->bus is NULL: an exception is set
  *     }
- */
+ *
+ * What the call has returned belongs to its bus. Between py_wait_end() and its first use nothing
+ * may run that is written in Python (handing on log lines included): it may close the bus. */
 #ifndef PY_WAIT_H
 #define PY_WAIT_H
 
@@ -28,7 +30,8 @@ void py_wait_begin(struct py_wait *wait, struct py_bus *bus);
 /* The same for a call on an object: setting *closed ends it with ClosedError. */
 void py_wait_begin_on(struct py_wait *wait, struct py_bus *bus, const int *closed);
 
-/* Returns -1 with an exception set when the wait was interrupted. tb_last_error() is untouched. */
+/* Returns -1 with an exception set when the wait was interrupted, or the bus or the object is
+ * closed by now, be it by a signal's handler that runs here. tb_last_error() is untouched. */
 int py_wait_end(struct py_wait *wait);
 
 /* A Python timeout in seconds: None is for ever, 0 polls. Returns -1 with an exception set for what

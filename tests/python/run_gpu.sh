@@ -55,7 +55,10 @@ for group in "${groups[@]}"; do
     # shellcheck disable=SC2206 # words
     command+=(${PYTEST_ARGS:-})
     case $group in
-    driver) command+=(test_gpu.py test_gpu_processes.py test_gpu_writes.py test_gpu_peers.py test_gpu_adopt.py) ;;
+    driver)
+        command+=(test_gpu.py test_gpu_processes.py test_gpu_writes.py test_gpu_peers.py test_gpu_adopt.py)
+        command+=(test_callbacks.py)
+        ;;
     torch | cupy | jax | dora) command+=("test_gpu_$group.py") ;;
     examples) command+=(test_pool_examples_gpu.py test_camera_gpu.py) ;;
     bench) command=("$python" "$root/bench/gpu_torch.py" --profile) ;;

@@ -89,10 +89,15 @@ def test_the_copy_begins_while_its_handle_is_sent(bus):
         assert (pool.read().numpy() == 4).all()
 
 
-@pytest.mark.parametrize("call", ["write(source, patience, promised=promised)", "loan(patience)"])
+@pytest.mark.parametrize("call", [
+    "pool.write(source, patience, promised=promised)",
+    "pool.write(source, patience)",
+    "pool.loan(patience)",
+    "tb.Pool.register(b'1', slots=patience, bus=bus)",
+])
 @pytest.mark.parametrize("end", ["raise KeyError", "return"])
 def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
-    # Another thread asks for the GIL while the call reads its timeout, and so has it for certain when
+    # Another thread asks for the GIL while the call reads a number, and so has it for certain when
     # the call lets go of it. Its signal is there when the call has the GIL back, with half of its
     # work done: the handler runs then.
     kit.run(
@@ -114,6 +119,7 @@ def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
 
         class Slow:  # takes long without a look at who else wants to run
             __float__ = functools.partial(max, [1.0] * 3_000_000)
+            __index__ = functools.partial(max, [2] * 3_000_000)
 
         signal.signal(signal.SIGUSR1, close)
         source = np.full((5, 1 << 20), 3, np.uint8)
@@ -128,11 +134,11 @@ def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
             between = True
             go.release()
             try:
-                loan = pool.{call}
+                result = {call}
             except (KeyError, tb.ClosedError):
                 break
             assert not bus.closed
-            between, loan = False, None
+            between, result = False, None
             thread.join()
         thread.join()
         assert bus.closed
