@@ -7,17 +7,32 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+#include "base/utf8.h"
 
 static _Thread_local tb_error last_error;
 
-/* Names and paths in a text may come from users and peers: one line it stays. */
+/* Names and paths in a text may come from users and peers: one line it stays, and nothing that a
+ * terminal obeys. */
 static void make_one_line(char *text)
 {
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
-            *text = '?';
+    for (size_t left = strlen(text); left > 0;) {
+        size_t step = tb__utf8_step(text, left);
+        step = step > 0 ? step : 1;
+        if (tb__utf8_control(text, step)) {
+            memset(text, '?', step);
         }
+        text += step;
+        left -= step;
     }
+}
+
+/* Whether this process may have less than the machine has. */
+static int addresses_are_limited(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
 /* What the user can do about it, where errno alone tells. */
@@ -27,6 +42,8 @@ static const char *way_out(int errno_value)
     case EMFILE:
     case ETOOMANYREFS: /* too many descriptors are on their way, which the same limit bounds */
         return " (raise the limit: ulimit -n)";
+    case ENOMEM:
+        return addresses_are_limited() ? " (this process's addresses are limited: ulimit -v)" : "";
     case ENFILE:
         return " (raise the system's limit: sysctl fs.file-max)";
     default:

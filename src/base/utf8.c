@@ -27,6 +27,13 @@ size_t tb__utf8_step(const char *text, size_t left)
     return length;
 }
 
+int tb__utf8_control(const char *at, size_t step)
+{
+    const uint8_t *byte = (const uint8_t *)at;
+    return step == 1 ? byte[0] < 0x20 || byte[0] == 0x7f
+                     : step == 2 && byte[0] == 0xc2 && byte[1] < 0xa0;
+}
+
 int tb__utf8_text(const char *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {

@@ -40,7 +40,7 @@ static const struct verb {
     {"node", tb__verb_node, "list", "nodes of running flows"},
     {"pool", tb__verb_pool, "list|info|watch", "pools, their readers and counters"},
     {"clean", tb__verb_clean, "", "remove what killed flows left behind"},
-    {"bench", tb__verb_bench, "local|dora", "measure this machine, and dora beside us"},
+    {"bench", tb__verb_bench, "local|gpu|dora", "measure this machine, its GPU, dora beside us"},
     {"version", tb__verb_version, "", "print the version"},
 };
 #define VERBS (sizeof verbs / sizeof verbs[0])

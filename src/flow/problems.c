@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "flow/yaml_tree.h"
 
 #define TEXT_BYTES 1024
@@ -16,10 +17,8 @@ static void clean(char *text)
     size_t left = strlen(text);
     while (left > 0) {
         size_t step = tb__utf8_length(text, left);
-        unsigned char byte = (unsigned char)*text;
-        int c1 = step == 2 && byte == 0xc2 && (unsigned char)text[1] < 0xa0;
-        if (step == 0 || byte < 0x20 || byte == 0x7f || c1) {
-            step = c1 ? 2 : 1;
+        if (step == 0 || tb__utf8_control(text, step)) {
+            step = step > 0 ? step : 1;
             memset(text, '?', step);
         }
         text += step;
@@ -51,7 +50,10 @@ void tb__problem(struct tb__flow_problems *problems, struct tb__flow_place place
 void tb__problems_name(struct tb__flow_problems *problems, const char *file)
 {
     if (problems->file == NULL) {
-        problems->file = strdup(file);
+        problems->file = strdup(file[0] != '\0' ? file : "``");
+        if (problems->file != NULL) {
+            clean(problems->file);
+        }
     }
 }
 

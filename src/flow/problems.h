@@ -9,7 +9,7 @@
 void tb__problem(struct tb__flow_problems *problems, struct tb__flow_place place,
                  const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Name the file, unless it is named already. */
+/* Name the file, unless it is named already; cleaned in the same way. */
 void tb__problems_name(struct tb__flow_problems *problems, const char *file);
 
 /* In the order of the file. */

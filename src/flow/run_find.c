@@ -107,7 +107,7 @@ static tb_status pick(const struct tb__state *list, uint32_t count, const char *
 {
     char names[300];
     uint32_t matches = 0;
-    int any = which == NULL || which[0] == '\0';
+    int any = which == NULL; /* an empty word is none: a script's variable may be unset */
     for (uint32_t i = 0; i < count; i++) {
         if (!any && strcmp(list[i].flow, which) == 0) {
             *out = i;

@@ -53,7 +53,7 @@ static void clean(const char *from, size_t room, char *to)
     size_t used = 0;
     while (used < bytes) {
         size_t step = tb__utf8_step(from + used, bytes - used);
-        int plain = step > 1 || (step == 1 && from[used] >= ' ' && from[used] != 0x7f);
+        int plain = step > 0 && !tb__utf8_control(from + used, step);
         step = step > 0 ? step : 1;
         for (size_t i = 0; i < step; i++) {
             to[used + i] = plain ? from[used + i] : '?';

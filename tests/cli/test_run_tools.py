@@ -58,6 +58,10 @@ def list_and_stop(bench):
     assert re.search(rf"^{flow['id']}  pair  running  +2  .*{file}$", text, re.M), text
     bench.tool("stop", "other", code=1)
     assert flow["id"] in bench.tool_err, "says what runs"
+    for verb in (["stop"], ["node", "list"], ["logs"], ["pool", "list"]):  # a script's variable that is not set
+        bench.tool(*verb, "", code=1)
+        assert "``" in bench.tool_err, (verb, bench.tool_err)
+    assert len(bench.flows()) == 1
     bench.tool("stop", flow["id"])
     assert not list(bench.runtime.iterdir()), "gone when `stop` returns"
     assert set(bench.processes()) <= {run.pid}, "but for the runner, which prints its summary"

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,8 +86,8 @@ static void long_texts_are_cut_and_stay_one_line(void **state)
     (void)tb__error_set(TB_E_SYSTEM, 0, longer, "x");
     tb_last_error(&error);
     assert_int_equal(strlen(error.where), sizeof error.where - 1);
-    (void)TB__FAIL(TB_E_INVALID, "name `%s`", "a\nb\x1b[2Jc\x7f\td\xc3\xa9");
-    assert_string_equal(tb_last_error_text(), "name `a?b?[2Jc??d\xc3\xa9`");
+    (void)TB__FAIL(TB_E_INVALID, "name `%s`", "a\nb\x1b[2Jc\x7f\td\xc3\xa9\xc2\x9bm\xc2\xa9\xc2");
+    assert_string_equal(tb_last_error_text(), "name `a?b?[2Jc??d\xc3\xa9??m\xc2\xa9\xc2`");
 }
 
 static void limits_on_open_files_name_the_way_out(void **state)
@@ -105,6 +106,27 @@ static void limits_on_open_files_name_the_way_out(void **state)
         (void)TB__FAIL_ERRNO(TB_E_LIMIT, "making x");
         assert_non_null(strstr(tb_last_error_text(), cases[i].part));
     }
+}
+
+static void a_limit_on_addresses_names_the_way_out(void **state)
+{
+    (void)state;
+    struct rlimit before, limited;
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    errno = ENOMEM;
+    (void)TB__FAIL_ERRNO(TB_E_NOMEM, "mapping x");
+    int had = before.rlim_cur != RLIM_INFINITY;
+    assert_int_equal(strstr(tb_last_error_text(), "ulimit -v") != NULL, had);
+    limited = before;
+    limited.rlim_cur = (rlim_t)1 << 46; /* more than is needed: sanitizers map 20 TiB */
+    if (setrlimit(RLIMIT_AS, &limited) != 0) {
+        skip();
+    }
+    errno = ENOMEM;
+    (void)TB__FAIL_ERRNO(TB_E_NOMEM, "mapping x");
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_string_equal(tb_last_error_text(), "mapping x: Cannot allocate memory (this process's "
+                                              "addresses are limited: ulimit -v)");
 }
 
 static void a_probe_puts_the_record_back(void **state)
@@ -216,6 +238,7 @@ int main(void)
         cmocka_unit_test(a_text_may_be_built_from_the_text_before),
         cmocka_unit_test(long_texts_are_cut_and_stay_one_line),
         cmocka_unit_test(limits_on_open_files_name_the_way_out),
+        cmocka_unit_test(a_limit_on_addresses_names_the_way_out),
         cmocka_unit_test(a_probe_puts_the_record_back),
         cmocka_unit_test(failures_and_outcomes_are_passed_on),
         cmocka_unit_test(each_thread_has_its_own),

@@ -76,6 +76,12 @@ static void order_is_kept_for_equal_places(void **state)
     tb__flow_problems_fini(&problems);
     assert_int_equal(problems.count, 0);
     tb__flow_problems_fini(&problems);
+    tb__problems_name(&problems, "");
+    assert_string_equal(problems.file, "``");
+    tb__flow_problems_fini(&problems);
+    tb__problems_name(&problems, "a\x1b[31m.yml");
+    assert_string_equal(problems.file, "a?[31m.yml");
+    tb__flow_problems_fini(&problems);
 }
 
 static void texts_are_cut_and_clean(void **state)

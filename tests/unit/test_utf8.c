@@ -53,6 +53,23 @@ static void characters(void **state)
     }
 }
 
+static void control_characters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        int control;
+    } cases[] = {
+        {"\x1b", 1},     {"\n", 1},       {"\x7f", 1},         {" ", 0},
+        {"~", 0},        {"\xc2\x80", 1}, {"\xc2\x9b", 1},     {"\xc2\x9f", 1},
+        {"\xc2\xa0", 0}, {"\xc3\x9f", 0}, {"\xe2\x82\xac", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(tb__utf8_control(cases[i].bytes, strlen(cases[i].bytes)),
+                         cases[i].control);
+    }
+}
+
 static void texts(void **state)
 {
     (void)state;
@@ -68,6 +85,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters),
+        cmocka_unit_test(control_characters),
         cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
