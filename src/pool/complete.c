@@ -51,7 +51,7 @@ static void complete(struct tb__work *work, uint64_t g, int failed, int ring)
     } else {
         tb__loan_end(&pool->loans[work->slot]);
     }
-    tb__wake_cpu_readers(pool);
+    tb__wake(pool, TB__WAKE_UNGATED);
     if (ring && atomic_load(&pool->waiters) != 0) {
         tb__bus_ring_self(pool->bus);
     }

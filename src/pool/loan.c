@@ -243,7 +243,7 @@ tb_status tb_loan_publish(tb_loan *loan, tb_handle *out)
         tb__handle_fill(pool, loan->slot, g, out);
     }
     tb__loan_end(loan);
-    tb__wake_all(pool);
+    tb__wake(pool, TB__WAKE_ALL);
     if (__builtin_expect(atomic_load_explicit(&pool->waiters, memory_order_relaxed) != 0, 0)) {
         tb__bus_ring_self(pool->bus);
     }

@@ -80,7 +80,7 @@ void tb__promise_broken(tb_loan *loan)
     /* Release: after `failed`; pairs with the reader's acquire load. */
     tb__a64_store_release(&record->promised, 0);
     tb__head_advance(pool, g); /* a full fence before the look at the armed flags */
-    tb__wake_all(pool);
+    tb__wake(pool, TB__WAKE_ALL);
 }
 
 /* ---- the reader's side ---- */

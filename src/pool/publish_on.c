@@ -38,31 +38,6 @@ static uint32_t list_gates(const struct tb__page_set *set, const struct tb__gpu 
     return count;
 }
 
-static void wake_gated(tb_pool *pool, const struct tb__page_set *set, uint32_t kinds)
-{
-    uint32_t calls = 0;
-    for (uint32_t i = 0; set != NULL && i < set->count && set->gated_count > 0; i++) {
-        if (set->refs[i].who->gates != NULL &&
-            (tb__a32_load_relaxed(&set->refs[i].shm->armed) & kinds) != 0) {
-            calls += tb__wake_armed(&set->refs[i], kinds);
-        }
-    }
-    if (calls != 0) {
-        tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
-    }
-}
-
-/* Waking a thread takes about as long as what is to be told the driver now: those that sleep are
- * woken first, and look for the frame for a moment (acquire.c). No more than a guess, so without a
- * fence: whoever is asleep when the frame is there is rung then. Not event loops: they would come
- * to look once, find nothing, and have to be woken again. */
-static void wake_early(tb_pool *pool)
-{
-    const struct tb__page_set *set = tb__pages_enter(pool);
-    wake_gated(pool, set, TB__ARMED_SLEEP);
-    tb__pages_leave(pool);
-}
-
 /* Mark the place behind the frame's work. An event belongs to one context: made anew for another.
  */
 static tb_status mark(struct tb__work *work, const struct tb__stream_at *at)
@@ -189,7 +164,7 @@ static tb_status issue(struct tb__order *order, tb_loan *loan, const struct tb__
     int call = has_cpu_readers(set) || tb__a64_load_relaxed(&work->ticket) != 0;
     /* Between the frame and the armed flags, as for any publisher. */
     tb__fence_full();
-    wake_gated(pool, set, TB__ARMED_SLEEP | TB__ARMED_POKE);
+    tb__wake_listed(pool, set, TB__WAKE_GATED);
     tb__pages_leave(pool);
     if (call && call_back(atomic_load(&work->side), at) != TB_OK) {
         tb_log_warn_limited("pool `%s`: %s: readers see its frames a millisecond late", pool->name,
@@ -221,7 +196,8 @@ static tb_status publish(tb_loan *loan, tb__stream stream, tb_handle *out)
     struct tb__stream_at at;
     TB__TRY(tb__cuda_need());
     TB__TRY(tb__order_get(pool, &order));
-    wake_early(pool);
+    /* As long as what the driver is to be told now. */
+    tb__wake_early(pool, TB__WAKE_GATED);
     TB__TRY(
         tb__stream_look(stream, pool->device != NULL ? tb__device_gpu(pool->device) : NULL, &at));
     tb__order_lock(order);

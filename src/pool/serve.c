@@ -174,7 +174,7 @@ static void serve_fd(struct tb__pool_layer *layer, struct tb__lifeline *line, st
     tb_pool *pool;
     struct tb__attached *who = find_attached(layer, line, has_id, wire.reader_id, &pool);
     if (who != NULL && atomic_load_explicit(&who->poke_fd, memory_order_relaxed) < 0) {
-        /* Pairs with the acquire load in tb__wake_armed(). */
+        /* Pairs with the acquire load in ring_one() of wake.c. */
         atomic_store_explicit(&who->poke_fd, msg->fds[0], memory_order_release);
         msg->fds[0] = -1;
     }

@@ -261,16 +261,21 @@ static inline void tb__pages_leave(tb_pool *pool)
     atomic_fetch_sub_explicit(&pool->scans, 1, memory_order_release);
 }
 
-/* wake.c: ring a reader that armed itself for one of these kinds of wake-up, TB__ARMED_*. Returns
- * wake-ups made by system call. */
-uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds);
-void tb__wake_all(tb_pool *pool);
-/* Without those that order themselves on a GPU: they were woken before. */
-void tb__wake_cpu_readers(tb_pool *pool);
-/* Those that sleep in a call, for a frame that will be there in a moment: no more than a guess, so
- * without a fence. Not event loops: they would come to look once, find nothing, and have to be
- * woken again. */
-void tb__wake_sleepers(tb_pool *pool);
+/* wake.c: whom to ring: readers that order themselves on a GPU, the others, or all. */
+enum tb__wake_whom {
+    TB__WAKE_UNGATED = 1,
+    TB__WAKE_GATED = 2,
+    TB__WAKE_ALL = 3,
+};
+/* Those that are armed, after something that they wait for. */
+void tb__wake(tb_pool *pool, enum tb__wake_whom whom);
+/* The same on a list that the caller has entered, with the full fence made. */
+void tb__wake_listed(tb_pool *pool, const struct tb__page_set *set, enum tb__wake_whom whom);
+/* Those that sleep in a call, for a frame that will be there in a moment: waking a thread takes
+ * that long. No more than a guess, so without a fence: whoever is asleep when the frame is there is
+ * rung then. Not event loops: they would come to look once, find nothing, and have to be woken
+ * again. */
+void tb__wake_early(tb_pool *pool, enum tb__wake_whom whom);
 /* How long who was rung looks for what is not there yet. */
 #define TB__RUNG_SPIN_NS INT64_C(80000)
 

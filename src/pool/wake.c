@@ -3,7 +3,8 @@
 
 #include "pool/state.h"
 
-uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds)
+/* Ring a reader that armed itself for one of these kinds of wake-up. Returns system calls made. */
+static uint32_t ring_one(const struct tb__page_ref *ref, uint32_t kinds)
 {
     /* Taking the flag down makes one ring of one sleep. */
     uint32_t armed = atomic_fetch_and(&ref->shm->armed.value, ~kinds) & kinds;
@@ -22,44 +23,43 @@ uint32_t tb__wake_armed(const struct tb__page_ref *ref, uint32_t kinds)
     return calls;
 }
 
-/* Those who are armed for one of `kinds`; `gated`: also who order themselves on a GPU. */
-static void ring(tb_pool *pool, uint32_t kinds, int gated)
+static void ring(tb_pool *pool, const struct tb__page_set *set, enum tb__wake_whom whom,
+                 uint32_t kinds)
 {
-    const struct tb__page_set *set = tb__pages_enter(pool);
+    if (set == NULL || (whom == TB__WAKE_GATED && set->gated_count == 0)) {
+        return;
+    }
     uint32_t calls = 0;
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
+    for (uint32_t i = 0; i < set->count; i++) {
         uint32_t armed = tb__a32_load_relaxed(&set->refs[i].shm->armed) & kinds;
-        if (__builtin_expect(armed != 0, 0) && (gated || set->refs[i].who->gates == NULL)) {
-            calls += tb__wake_armed(&set->refs[i], kinds);
+        if (__builtin_expect(armed != 0, 0) &&
+            (whom & (set->refs[i].who->gates == NULL ? TB__WAKE_UNGATED : TB__WAKE_GATED))) {
+            calls += ring_one(&set->refs[i], kinds);
         }
     }
-    tb__pages_leave(pool);
     if (calls != 0) {
         tb__a64_add_relaxed(&pool->segment.counters->wakeups, calls);
     }
 }
 
-static void wake(tb_pool *pool, int gated)
+void tb__wake_listed(tb_pool *pool, const struct tb__page_set *set, enum tb__wake_whom whom)
+{
+    ring(pool, set, whom, TB__ARMED_SLEEP | TB__ARMED_POKE);
+}
+
+void tb__wake(tb_pool *pool, enum tb__wake_whom whom)
 {
     /* Pairs with the reader's fence between arming and its last look; also before the list is
      * loaded: a reader that joined and armed since is then on it. */
     tb__fence_full();
-    ring(pool, TB__ARMED_SLEEP | TB__ARMED_POKE, gated);
+    tb__wake_listed(pool, tb__pages_enter(pool), whom);
+    tb__pages_leave(pool);
 }
 
-void tb__wake_all(tb_pool *pool)
+void tb__wake_early(tb_pool *pool, enum tb__wake_whom whom)
 {
-    wake(pool, 1);
-}
-
-void tb__wake_cpu_readers(tb_pool *pool)
-{
-    wake(pool, 0);
-}
-
-void tb__wake_sleepers(tb_pool *pool)
-{
-    ring(pool, TB__ARMED_SLEEP, 1);
+    ring(pool, tb__pages_enter(pool), whom, TB__ARMED_SLEEP);
+    tb__pages_leave(pool);
 }
 
 void tb__pages_tell(tb_pool *pool, enum tb__page_state state)
@@ -74,5 +74,5 @@ void tb__pages_tell(tb_pool *pool, enum tb__page_state state)
         }
     }
     tb__pages_leave(pool);
-    tb__wake_all(pool);
+    tb__wake(pool, TB__WAKE_ALL);
 }

@@ -67,7 +67,7 @@ tb_status tb__write_check(const tb_pool *pool, const tb_tensor *tensor, size_t *
  * then. */
 static void wake_early(void *context)
 {
-    tb__wake_sleepers(context);
+    tb__wake_early(context, TB__WAKE_ALL);
 }
 
 /* Whoever falls asleep during the copy misses an early ring alone. */

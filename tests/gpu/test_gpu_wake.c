@@ -22,14 +22,8 @@ static void scene_begin(struct scene *scene, tb_policy policy)
 {
     gpu_begin();
     scene->bus = gpu_open_bus("producer");
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = TB_CUDA(0),
-                               .slots = 4,
-                               .policy = policy};
+    tb_pool_options options = gpu_words_options("frames", TB_CUDA(0), WORDS, 4);
+    options.policy = policy;
     CHECK_OK(tb_pool_register(scene->bus, &options, &scene->pool));
     scene->stream = gpu_stream();
 }
@@ -209,7 +203,6 @@ static void only_ordered_readers_that_sleep_are_woken_early(void)
 struct ringer {
     tb_pool *pool;
     _Atomic int end;
-    _Atomic unsigned rings;
 };
 
 /* As a publisher rings before it has a frame. */
@@ -217,11 +210,7 @@ static void *ringer_run(void *argument)
 {
     struct ringer *ringer = argument;
     while (!atomic_load(&ringer->end)) {
-        const struct tb__page_set *set = tb__pages_enter(ringer->pool);
-        for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-            atomic_fetch_add(&ringer->rings, tb__wake_armed(&set->refs[i], TB__ARMED_SLEEP));
-        }
-        tb__pages_leave(ringer->pool);
+        tb__wake_early(ringer->pool, TB__WAKE_GATED);
         harness_sleep_us(50);
     }
     return NULL;
@@ -279,7 +268,7 @@ static void rings_for_nothing_do_no_harm(void)
     int64_t begun_ns = harness_now_ns();
     CHECK_STATUS(tb_reader_next(reader, TB_MILLIS(NOBODY_MS), &frame), TB_AGAIN);
     CHECK_LE(NOBODY_MS * 1000000LL, harness_now_ns() - begun_ns);
-    CHECK_LT(3, atomic_load(&ringer.rings));
+    CHECK_LT(3, wakeups(&scene));
     CHECK_EQ(pthread_create(&publishes, NULL, publish_series, &series), 0);
     take_series(reader);
     CHECK_EQ(pthread_join(publishes, NULL), 0);
