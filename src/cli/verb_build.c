@@ -4,6 +4,7 @@
 #include <tensorbus/status.h>
 
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "flow/flow.h"
 
 static const char help[] =
@@ -38,19 +39,21 @@ static int take_words(int argc, char **argv, struct settings *out)
             out->build.uv = 1;
         } else if (strcmp(argv[i], "--allow-loader-env") == 0) {
             out->load.allow_loader_env = 1;
-        } else if (strcmp(argv[i], "--out") == 0 && i + 1 < argc && argv[i + 1][0] != '\0') {
-            out->build.out_directory = argv[++i];
         } else if (strcmp(argv[i], "--out") == 0) {
-            return tb__cli_usage("build", "--out needs a directory");
+            out->build.out_directory = tb__cli_value(argc, argv, &i);
+            if (out->build.out_directory == NULL) {
+                return tb__cli_usage("build", "--out needs a directory");
+            }
         } else if (argv[i][0] == '-') {
             return tb__cli_unknown_option("build", argv[i], help);
-        } else if (out->file != NULL) {
-            return tb__cli_usage("build", "one flow at a time: `%s` or `%s`", out->file, argv[i]);
         } else {
-            out->file = argv[i];
+            int code = tb__cli_one_flow("build", argv[i], &out->file);
+            if (code != 0) {
+                return code;
+            }
         }
     }
-    return out->file != NULL ? 0 : tb__cli_usage("build", "which flow? Name a YAML file");
+    return tb__cli_flow_named("build", out->file);
 }
 
 static int built(struct tb__flow *flow, const struct settings *settings,
@@ -83,14 +86,10 @@ int tb__verb_build(int argc, char **argv)
     if (code != 0) {
         return code;
     }
-    tb_status status = tb__flow_load(settings.file, &settings.load, &problems, &flow);
-    if (status == TB_OK) {
+    if (tb__flow_load(settings.file, &settings.load, &problems, &flow) == TB_OK) {
         code = built(flow, &settings, &problems);
-    } else if (problems.count > 0) {
-        tb__flow_problems_print(&problems, stderr);
-        code = TB__EXIT_USAGE;
     } else {
-        code = tb__cli_failed("build");
+        code = tb__cli_flow_invalid("build", &problems);
     }
     tb__flow_destroy(flow);
     tb__flow_problems_fini(&problems);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "flow/flow.h"
 
 extern char **environ;
@@ -45,19 +46,21 @@ static int take_words(int argc, char **argv, struct settings *out)
             out->dot = 1;
         } else if (strcmp(argv[i], "--allow-loader-env") == 0) {
             out->load.allow_loader_env = 1;
-        } else if (strcmp(argv[i], "--svg") == 0 && i + 1 < argc && argv[i + 1][0] != '\0') {
-            out->svg = argv[++i];
         } else if (strcmp(argv[i], "--svg") == 0) {
-            return tb__cli_usage("graph", "--svg needs a file");
+            out->svg = tb__cli_value(argc, argv, &i);
+            if (out->svg == NULL) {
+                return tb__cli_usage("graph", "--svg needs a file");
+            }
         } else if (argv[i][0] == '-') {
             return tb__cli_unknown_option("graph", argv[i], help);
-        } else if (out->file != NULL) {
-            return tb__cli_usage("graph", "one flow at a time: `%s` or `%s`", out->file, argv[i]);
         } else {
-            out->file = argv[i];
+            int code = tb__cli_one_flow("graph", argv[i], &out->file);
+            if (code != 0) {
+                return code;
+            }
         }
     }
-    return out->file != NULL ? 0 : tb__cli_usage("graph", "which flow? Name a YAML file");
+    return tb__cli_flow_named("graph", out->file);
 }
 
 /* Start `dot -Tsvg -oFILE` with a pipe as its input. */
@@ -141,11 +144,8 @@ int tb__verb_graph(int argc, char **argv)
     }
     if (tb__flow_load(settings.file, &settings.load, &problems, &flow) == TB_OK) {
         code = show(flow, &settings);
-    } else if (problems.count > 0) {
-        tb__flow_problems_print(&problems, stderr);
-        code = TB__EXIT_USAGE;
     } else {
-        code = tb__cli_failed("graph");
+        code = tb__cli_flow_invalid("graph", &problems);
     }
     tb__flow_destroy(flow);
     tb__flow_problems_fini(&problems);

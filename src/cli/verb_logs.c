@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/name.h"
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "flow/logs.h"
 #include "flow/logs_read.h"
 #include "flow/run_directory.h"
@@ -59,20 +60,18 @@ static int take_lines(const char *text, struct settings *out)
 static int take_words(int argc, char **argv, struct settings *out)
 {
     for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "-f") == 0 || strcmp(argv[i], "--follow") == 0) {
             out->follow = 1;
         } else if (strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "--lines") == 0) {
-            if (!take_lines(next, out)) {
-                return tb__cli_usage("logs", "%s needs a number of lines", argv[i]);
+            const char *option = argv[i];
+            if (!take_lines(tb__cli_value(argc, argv, &i), out)) {
+                return tb__cli_usage("logs", "%s needs a number of lines", option);
             }
-            i++;
         } else if (strcmp(argv[i], "--out") == 0) {
-            if (next == NULL || next[0] == '\0') {
+            out->out_directory = tb__cli_value(argc, argv, &i);
+            if (out->out_directory == NULL) {
                 return tb__cli_usage("logs", "--out needs a directory");
             }
-            out->out_directory = next;
-            i++;
         } else if (argv[i][0] == '-') {
             return tb__cli_unknown_option("logs", argv[i], help);
         } else if (out->word_count == 2) {

@@ -8,10 +8,8 @@
 #include <tensorbus/status.h>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "cli/cli.h"
 #include "flow/process.h"
-#include "flow/run_directory.h"
 #include "flow/run_find.h"
 #include "flow/run_summary.h"
 
@@ -143,18 +141,8 @@ static int show(const struct tb__state *state, int json)
 
 static int list_nodes(const char *flow, int json)
 {
-    char path[TB__RUN_PATH_SIZE];
     struct tb__state state;
-    int root_fd = -1;
-    tb_status status = tb__run_root_open(0, path, &root_fd);
-    if (status == TB_E_NOT_FOUND) {
-        status = TB__FAIL(TB_E_NOT_FOUND, "no flow is running");
-    }
-    if (status == TB_OK) {
-        status = tb__state_find(root_fd, flow, &state);
-        tb__fd_close(&root_fd);
-    }
-    if (status != TB_OK) {
+    if (tb__state_find_running(flow, &state) != TB_OK) {
         return tb__cli_failed("node list");
     }
     int code = show(&state, json);

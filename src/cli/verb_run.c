@@ -1,5 +1,4 @@
 /* `tensorbus run FLOW`: build and run a flow until it ends. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "base/name.h"
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "flow/run.h"
 #include "flow/supervise.h"
 
@@ -51,25 +51,6 @@ struct settings {
     int no_build;
 };
 
-/* Seconds as a decimal number, up to a day. */
-static int parse_seconds(const char *text, int64_t *out_ns)
-{
-    char *end;
-    errno = 0;
-    double seconds = strtod(text, &end);
-    if (errno != 0 || end == text || *end != '\0' || !(seconds >= 0 && seconds <= 86400)) {
-        return 0;
-    }
-    *out_ns = (int64_t)(seconds * 1e9);
-    return 1;
-}
-
-/* The value of an option that needs one; NULL when there is none. */
-static const char *take_value(int argc, char **argv, int *at)
-{
-    return *at + 1 < argc && argv[*at + 1][0] != '\0' ? argv[++*at] : NULL;
-}
-
 static int take_option(int argc, char **argv, int *at, struct settings *out)
 {
     const char *option = argv[*at];
@@ -83,7 +64,7 @@ static int take_option(int argc, char **argv, int *at, struct settings *out)
     } else if (strcmp(option, "--allow-loader-env") == 0) {
         out->load.allow_loader_env = 1;
     } else if (strcmp(option, "--name") == 0) {
-        value = take_value(argc, argv, at);
+        value = tb__cli_value(argc, argv, at);
         if (value == NULL || !tb__name_valid(value)) {
             return tb__cli_usage("run",
                                  "--name needs 1 to 64 letters, digits, `_`, `.` or `-`, not "
@@ -91,12 +72,11 @@ static int take_option(int argc, char **argv, int *at, struct settings *out)
         }
         out->run.name = value;
     } else if (strcmp(option, "--grace") == 0) {
-        value = take_value(argc, argv, at);
-        if (value == NULL || !parse_seconds(value, &out->run.grace_ns)) {
+        if (!tb__cli_seconds(tb__cli_value(argc, argv, at), &out->run.grace_ns)) {
             return tb__cli_usage("run", "--grace needs seconds, 0 to 86400");
         }
     } else if (strcmp(option, "--out") == 0) {
-        value = take_value(argc, argv, at);
+        value = tb__cli_value(argc, argv, at);
         if (value == NULL) {
             return tb__cli_usage("run", "--out needs a directory");
         }
@@ -113,32 +93,18 @@ static int take_words(int argc, char **argv, struct settings *out)
 {
     const char *grace = getenv("TENSORBUS_GRACE");
     out->run.grace_ns = TB__GRACE_NS;
-    if (grace != NULL && grace[0] != '\0' && !parse_seconds(grace, &out->run.grace_ns)) {
+    if (grace != NULL && grace[0] != '\0' && !tb__cli_seconds(grace, &out->run.grace_ns)) {
         return tb__cli_usage(
             "run", "TENSORBUS_GRACE is `%.40s`: seconds from 0 to 86400 are needed", grace);
     }
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] == '-') {
-            int code = take_option(argc, argv, &i, out);
-            if (code != 0) {
-                return code;
-            }
-        } else if (out->file != NULL) {
-            return tb__cli_usage("run", "one flow at a time: `%s` or `%s`", out->file, argv[i]);
-        } else {
-            out->file = argv[i];
+        int code = argv[i][0] == '-' ? take_option(argc, argv, &i, out)
+                                     : tb__cli_one_flow("run", argv[i], &out->file);
+        if (code != 0) {
+            return code;
         }
     }
-    return out->file != NULL ? 0 : tb__cli_usage("run", "which flow? Name a YAML file");
-}
-
-static int invalid(const struct tb__flow_problems *problems)
-{
-    if (problems->count == 0) { /* memory */
-        return tb__cli_failed("run");
-    }
-    tb__flow_problems_print(problems, stderr);
-    return TB__EXIT_USAGE;
+    return tb__cli_flow_named("run", out->file);
 }
 
 static int build(struct tb__flow *flow, const struct settings *settings)
@@ -164,14 +130,14 @@ static int run(struct tb__flow *flow, const struct settings *settings,
     before.uv = 0;
     before.dora_api = 0;
     if (tb__flow_resolve(flow, &before, problems) != TB_OK) {
-        return invalid(problems);
+        return tb__cli_flow_invalid("run", problems);
     }
     int code = build(flow, settings);
     if (code != TB__EXIT_OK) {
         return code;
     }
     if (tb__flow_resolve(flow, &settings->build, problems) != TB_OK) {
-        return invalid(problems);
+        return tb__cli_flow_invalid("run", problems);
     }
     if (tb__run_flow(flow, &settings->run, &code) != TB_OK) {
         return tb__cli_failed("run");
@@ -209,7 +175,7 @@ int tb__verb_run(int argc, char **argv)
     if (tb__flow_load(settings.file, &settings.load, &problems, &flow) == TB_OK) {
         code = run(flow, &settings, &problems);
     } else {
-        code = invalid(&problems);
+        code = tb__cli_flow_invalid("run", &problems);
     }
     tb__flow_destroy(flow);
     tb__flow_problems_fini(&problems);

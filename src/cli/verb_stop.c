@@ -1,13 +1,11 @@
 /* `tensorbus stop [FLOW]`: stop a running flow and wait until it is gone. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <tensorbus/status.h>
 
-#include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "flow/control.h"
-#include "flow/run_directory.h"
 #include "flow/run_find.h"
 
 static const char help[] =
@@ -38,19 +36,16 @@ static int take_words(int argc, char **argv, struct settings *out)
         if (strcmp(argv[i], "--kill") == 0) {
             out->kill = 1;
         } else if (strcmp(argv[i], "--timeout") == 0) {
-            char *end = NULL;
-            double seconds = i + 1 < argc ? strtod(argv[++i], &end) : -1;
-            if (end == NULL || end == argv[i] || *end != '\0' ||
-                !(seconds >= 0 && seconds <= 86400)) {
+            if (!tb__cli_seconds(tb__cli_value(argc, argv, &i), &out->timeout_ns)) {
                 return tb__cli_usage("stop", "--timeout needs seconds, 0 to 86400");
             }
-            out->timeout_ns = (int64_t)(seconds * 1e9);
         } else if (argv[i][0] == '-') {
             return tb__cli_unknown_option("stop", argv[i], help);
-        } else if (out->flow != NULL) {
-            return tb__cli_usage("stop", "one flow at a time: `%s` or `%s`", out->flow, argv[i]);
         } else {
-            out->flow = argv[i];
+            int code = tb__cli_one_flow("stop", argv[i], &out->flow);
+            if (code != 0) {
+                return code;
+            }
         }
     }
     return 0;
@@ -58,21 +53,11 @@ static int take_words(int argc, char **argv, struct settings *out)
 
 static int stop(const struct settings *settings)
 {
-    char path[TB__RUN_PATH_SIZE];
     struct tb__state state;
-    int root_fd = -1;
-    tb_status status = tb__run_root_open(0, path, &root_fd);
-    if (status == TB_E_NOT_FOUND) {
-        status = TB__FAIL(TB_E_NOT_FOUND, "no flow is running");
-    }
-    if (status == TB_OK) {
-        status = tb__state_find(root_fd, settings->flow, &state);
-        tb__fd_close(&root_fd);
-    }
-    if (status != TB_OK) {
+    if (tb__state_find_running(settings->flow, &state) != TB_OK) {
         return tb__cli_failed("stop");
     }
-    status = tb__control_ask_stop(state.flow, settings->kill, settings->timeout_ns);
+    tb_status status = tb__control_ask_stop(state.flow, settings->kill, settings->timeout_ns);
     if (status == TB_AGAIN) {
         status = TB__FAIL(TB_E_SYSTEM, "flow %s (%s) still runs; `--kill` kills its nodes",
                           state.flow, state.name);

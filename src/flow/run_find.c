@@ -148,3 +148,17 @@ tb_status tb__state_find(int root_fd, const char *which, struct tb__state *out)
     tb__state_list_free(list, count);
     return status;
 }
+
+tb_status tb__state_find_running(const char *which, struct tb__state *out)
+{
+    char path[TB__RUN_PATH_SIZE];
+    int root_fd = -1;
+    tb_status status = tb__run_root_open(0, path, &root_fd);
+    if (status == TB_E_NOT_FOUND) {
+        return TB__FAIL(TB_E_NOT_FOUND, "no flow is running");
+    }
+    TB__TRY(status);
+    status = tb__state_find(root_fd, which, out);
+    tb__fd_close(&root_fd);
+    return status;
+}

@@ -16,4 +16,7 @@ void tb__state_list_free(struct tb__state *list, uint32_t count);
  * TB_E_INVALID: several have the name. */
 tb_status tb__state_find(int root_fd, const char *which, struct tb__state *out);
 
+/* The same in the runtime directory. Without one nothing runs. */
+tb_status tb__state_find_running(const char *which, struct tb__state *out);
+
 #endif
