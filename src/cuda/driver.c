@@ -102,13 +102,15 @@ static const char *why_no_device(char text[160])
         return text;
     }
     return "the driver is there, a GPU is not: does nvidia-smi list one, and in a container, was "
-           "it "
-           "passed in (--gpus all)?";
+           "it passed in (--gpus all)?";
 }
 
 /* "CALL(ARGUMENTS): NAME (code), text[: way out]" */
-static void describe(int result, const char *call, const char *arguments, char *out, size_t size)
+__attribute__((format(printf, 3, 0))) static void
+describe(int result, const char *call, const char *format, va_list list, char *out, size_t size)
 {
+    char arguments[192];
+    vsnprintf(arguments, sizeof arguments, format, list);
     const char *name = NULL;
     const char *said = NULL;
     if (door.api.get_error_name == NULL || door.api.get_error_name(result, &name) != 0) {
@@ -130,13 +132,11 @@ static void describe(int result, const char *call, const char *arguments, char *
 
 tb_status tb__cuda_fail(int result, const char *call, const char *format, ...)
 {
-    char arguments[192];
     char text[512];
     va_list list;
     va_start(list, format);
-    vsnprintf(arguments, sizeof arguments, format, list);
+    describe(result, call, format, list, text, sizeof text);
     va_end(list);
-    describe(result, call, arguments, text, sizeof text);
     const struct meaning *meaning = meaning_find(result);
     return tb__error_set_cuda(meaning != NULL ? meaning->status : TB_E_SYSTEM, result, call, "%s",
                               text);
@@ -148,13 +148,11 @@ void tb__cuda_note(int result, const char *call, const char *format, ...)
         result == TB__CUDA_CONTEXT_IS_DESTROYED) {
         return;
     }
-    char arguments[192];
     char text[512];
     va_list list;
     va_start(list, format);
-    vsnprintf(arguments, sizeof arguments, format, list);
+    describe(result, call, format, list, text, sizeof text);
     va_end(list);
-    describe(result, call, arguments, text, sizeof text);
     tb_log_warn_limited("%s", text);
 }
 
