@@ -9,11 +9,9 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "endpoint/bus.h"
-#include "flow/control.h"
-#include "flow/run_directory.h"
 #include "flow/run_environment.h"
+#include "proc/control_support.h"
 #include "proc/node_support.h"
 #include "wire/extension.h"
 
@@ -28,31 +26,9 @@ enum { A, B, C };
 
 /* ------------------------------------------------------------------ the runner's side */
 
-struct fixture {
-    struct tb__flow *flow;
-    struct tb__control *control;
-};
-
 static inline void open_control(struct fixture *it)
 {
-    struct tb__flow_problems problems = {0};
-    CHECK_OK(tb__flow_parse(flow_text, sizeof flow_text - 1, "/tmp/flow.yml", NULL, &problems,
-                            &it->flow));
-    tb__flow_problems_fini(&problems);
-    const struct tb__control_options options = {
-        .flow = it->flow, .runtime_directory = harness_dir(), .flow_id = FLOW_ID};
-    CHECK_OK(tb__control_open(&options, &it->control));
-}
-
-static inline void close_control(struct fixture *it)
-{
-    char path[TB__RUN_PATH_SIZE];
-    int root_fd = -1;
-    CHECK_OK(tb__run_root_open(0, path, &root_fd));
-    tb__run_directory_remove(root_fd, FLOW_ID);
-    tb__fd_close(&root_fd);
-    tb__control_close(it->control);
-    tb__flow_destroy(it->flow);
+    open_control_of(it, FLOW_ID, flow_text);
 }
 
 /* ------------------------------------------------------------------ a node's side */
@@ -179,18 +155,25 @@ static inline void perform(tb_node *node, const struct command *command, struct 
     }
 }
 
+/* A node of the flow in this process. */
+static inline tb_node *open_flow_node(const char *name)
+{
+    tb_node *node;
+    setenv("TENSORBUS_FLOW", FLOW_ID, 1);
+    node_environment(name, "", "", TB__RUNNER_ENDPOINT);
+    CHECK_OK(tb_node_open(&node));
+    return node;
+}
+
 /* Children are forked before the endpoint opens (its thread does not live on in them), and open
  * their node when they are told to. */
 static inline void node_role(void *argument)
 {
-    tb_node *node;
     struct command command;
     struct answer answer = {0};
     parent_hear(&command, sizeof command);
     CHECK_EQ(command.op, 'o');
-    setenv("TENSORBUS_FLOW", FLOW_ID, 1);
-    node_environment(argument, "", "", TB__RUNNER_ENDPOINT);
-    CHECK_OK(tb_node_open(&node));
+    tb_node *node = open_flow_node(argument);
     parent_tell(&answer, sizeof answer);
     for (parent_hear(&command, sizeof command); command.op != 'q';
          parent_hear(&command, sizeof command)) {
@@ -236,6 +219,27 @@ static inline void quit(struct child *child)
     struct command command = {.op = 'q'};
     child_tell(child, &command, sizeof command);
     child_join(child);
+}
+
+/* The runner's endpoint with the first nodes of the flow, up to three. */
+static inline void begin_nodes(struct fixture *it, struct child *nodes, unsigned count)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    for (unsigned i = 0; i < count; i++) {
+        fork_node(&nodes[i], names[i]);
+    }
+    open_control(it);
+    for (unsigned i = 0; i < count; i++) {
+        begin_node(&nodes[i]);
+    }
+}
+
+static inline void end_nodes(struct fixture *it, struct child *nodes, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        quit(&nodes[i]);
+    }
+    close_control(it);
 }
 
 static inline struct command on_key(char op, const char *key)

@@ -11,119 +11,97 @@ static void values_of_all_sizes(void)
 {
     static const uint64_t sizes[] = {0, 1, 32768, 32769, MIB, 64 * MIB};
     struct fixture it;
-    struct child a;
-    struct child b;
-    fork_node(&a, "a");
-    fork_node(&b, "b");
-    open_control(&it);
-    begin_node(&a);
-    begin_node(&b);
+    struct child nodes[2];
+    struct child *a = &nodes[A], *b = &nodes[B];
+    begin_nodes(&it, nodes, 2);
     unsigned descriptors = harness_fd_count();
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        CHECK_EQ(store(&a, "k", sizes[i], i), TB_OK);
-        expect(&b, "k", sizes[i], i);
-        expect(&a, "k", sizes[i], i);
+        CHECK_EQ(store(a, "k", sizes[i], i), TB_OK);
+        expect(b, "k", sizes[i], i);
+        expect(a, "k", sizes[i], i);
         CHECK_EQ(harness_fd_count(), descriptors + (sizes[i] > 32768));
     }
     /* Who has loaded a value has it, whatever becomes of its key. */
-    CHECK_EQ(store(&a, "k", 3 * MIB, 77), TB_OK);
-    CHECK_EQ(tell(&b, on_key('k', "k")).status, TB_OK);
-    CHECK_EQ(store(&a, "k", 5, 78), TB_OK);
-    CHECK_EQ(drop(&a, "k"), TB_OK);
-    CHECK_EQ(load_status(&b, "k"), TB_AGAIN);
+    CHECK_EQ(store(a, "k", 3 * MIB, 77), TB_OK);
+    CHECK_EQ(tell(b, on_key('k', "k")).status, TB_OK);
+    CHECK_EQ(store(a, "k", 5, 78), TB_OK);
+    CHECK_EQ(drop(a, "k"), TB_OK);
+    CHECK_EQ(load_status(b, "k"), TB_AGAIN);
     CHECK_EQ(harness_fd_count(), descriptors);
-    struct answer answer = tell(&b, (struct command){.op = 'v', .seed = 77});
+    struct answer answer = tell(b, (struct command){.op = 'v', .seed = 77});
     CHECK_EQ(answer.equal, 1);
     CHECK_EQ(answer.size, 3 * MIB);
     struct command large = on_key('s', "large");
     large.size = 64 * MIB + 1;
-    answer = tell(&a, large);
+    answer = tell(a, large);
     CHECK_EQ(answer.status, TB_E_LIMIT);
     CHECK_HAS(answer.text, "`test/large` has 67108865 bytes, at most 67108864");
-    quit(&a);
-    quit(&b);
-    close_control(&it);
+    end_nodes(&it, nodes, 2);
 }
 
 static void refusals_come_back(void)
 {
     struct fixture it;
-    struct child a;
-    struct child b;
-    fork_node(&a, "a");
-    fork_node(&b, "b");
-    open_control(&it);
-    begin_node(&a);
-    begin_node(&b);
-    CHECK_EQ(store(&a, "k", 1, 1), TB_OK);
-    struct answer answer = tell(&b, on_key('s', "k"));
+    struct child nodes[2];
+    struct child *a = &nodes[A], *b = &nodes[B];
+    begin_nodes(&it, nodes, 2);
+    CHECK_EQ(store(a, "k", 1, 1), TB_OK);
+    struct answer answer = tell(b, on_key('s', "k"));
     CHECK_EQ(answer.status, TB_E_DENIED);
     CHECK_STR(answer.text, "extension key `test/k` is owned by node `a`; node `b` may not "
                            "overwrite it");
-    answer = tell(&b, (struct command){.op = 'r'});
+    answer = tell(b, (struct command){.op = 'r'});
     CHECK_EQ(answer.status, TB_E_NOT_FOUND);
     CHECK_HAS(answer.text, "no extension registered under \"test\" on this daemon");
-    answer = tell(&b, (struct command){.op = 'm', .space = "many", .count = 8192});
+    answer = tell(b, (struct command){.op = 'm', .space = "many", .count = 8192});
     CHECK_EQ(answer.status, TB_E_LIMIT);
     CHECK_HAS(answer.text, "extension table full for this dataflow (8192 entries); node `b` cannot "
                            "store `many/8191`");
-    CHECK_EQ(store(&a, "l", 1, 1), TB_OK); /* it has not used them up */
-    quit(&a);
-    quit(&b);
-    close_control(&it);
+    CHECK_EQ(store(a, "l", 1, 1), TB_OK); /* it has not used them up */
+    end_nodes(&it, nodes, 2);
 }
 
 static void drops_are_told(void)
 {
     struct fixture it;
-    struct child a;
-    struct child b;
-    struct child c;
-    fork_node(&a, "a");
-    fork_node(&b, "b");
-    fork_node(&c, "c");
-    open_control(&it);
-    begin_node(&a);
-    begin_node(&b);
-    begin_node(&c);
-    CHECK_EQ(store(&a, "k", 1, 1), TB_OK);
-    expect(&b, "k", 1, 1);
-    CHECK_EQ(drain_for(&b, 0).status, TB_AGAIN);
-    CHECK_EQ(drop(&c, "k"), TB_OK); /* anybody may */
-    expect_dropped(&a, TB_SECONDS(5), "k");
-    expect_dropped(&b, TB_SECONDS(5), "k");
-    CHECK_EQ(drain_for(&c, TB_MILLIS(50)).status, TB_AGAIN); /* it had nothing to do with it */
-    CHECK_EQ(drop(&c, "k"), TB_OK);                          /* nothing is there */
-    CHECK_EQ(drain_for(&b, TB_MILLIS(50)).status, TB_AGAIN);
+    struct child nodes[3];
+    struct child *a = &nodes[A], *b = &nodes[B], *c = &nodes[C];
+    begin_nodes(&it, nodes, 3);
+    CHECK_EQ(store(a, "k", 1, 1), TB_OK);
+    expect(b, "k", 1, 1);
+    CHECK_EQ(drain_for(b, 0).status, TB_AGAIN);
+    CHECK_EQ(drop(c, "k"), TB_OK); /* anybody may */
+    expect_dropped(a, TB_SECONDS(5), "k");
+    expect_dropped(b, TB_SECONDS(5), "k");
+    CHECK_EQ(drain_for(c, TB_MILLIS(50)).status, TB_AGAIN); /* it had nothing to do with it */
+    CHECK_EQ(drop(c, "k"), TB_OK);                          /* nothing is there */
+    CHECK_EQ(drain_for(b, TB_MILLIS(50)).status, TB_AGAIN);
     /* Who drops is told when the call returns. */
     for (int i = 0; i < 200; i++) {
-        CHECK_EQ(store(&a, "mine", 1, 1), TB_OK);
-        CHECK_EQ(drop(&a, "mine"), TB_OK);
-        expect_dropped(&a, 0, "mine");
+        CHECK_EQ(store(a, "mine", 1, 1), TB_OK);
+        CHECK_EQ(drop(a, "mine"), TB_OK);
+        expect_dropped(a, 0, "mine");
     }
     struct command take = on_key('l', "taken");
     take.remove = 1;
-    CHECK_EQ(store(&a, "taken", 1, 1), TB_OK);
-    CHECK_EQ(tell(&b, take).status, TB_OK);
-    expect_dropped(&b, 0, "taken");
-    expect_dropped(&a, TB_SECONDS(5), "taken");
-    CHECK_EQ(tell(&b, take).status, TB_AGAIN);
+    CHECK_EQ(store(a, "taken", 1, 1), TB_OK);
+    CHECK_EQ(tell(b, take).status, TB_OK);
+    expect_dropped(b, 0, "taken");
+    expect_dropped(a, TB_SECONDS(5), "taken");
+    CHECK_EQ(tell(b, take).status, TB_AGAIN);
     /* Other spaces' keys wait for their own call. */
     struct command other = on_key('s', "k");
     snprintf(other.space, sizeof other.space, "best"); /* as long as the other name */
-    CHECK_EQ(tell(&a, other).status, TB_OK);
-    CHECK_EQ(store(&a, "k", 1, 1), TB_OK);
+    CHECK_EQ(tell(a, other).status, TB_OK);
+    CHECK_EQ(store(a, "k", 1, 1), TB_OK);
     other.op = 'd';
-    CHECK_EQ(tell(&a, other).status, TB_OK);
-    CHECK_EQ(drop(&a, "k"), TB_OK);
-    expect_dropped(&a, 0, "k");
-    CHECK_EQ(drain_for(&a, 0).status, TB_AGAIN);
+    CHECK_EQ(tell(a, other).status, TB_OK);
+    CHECK_EQ(drop(a, "k"), TB_OK);
+    expect_dropped(a, 0, "k");
+    CHECK_EQ(drain_for(a, 0).status, TB_AGAIN);
     other.op = 'n';
-    CHECK_EQ(tell(&a, other).count, 1);
-    quit(&a);
-    quit(&b);
-    quit(&c);
-    close_control(&it);
+    CHECK_EQ(tell(a, other).count, 1);
+    end_nodes(&it, nodes, 3);
 }
 
 /* A node that ends takes its values with it, however it ends. */
@@ -172,21 +150,17 @@ static void an_end_without_a_hangup(void)
                                                                           tb__control_started};
     for (unsigned i = 0; i < 2; i++) {
         struct fixture it;
-        struct child a;
-        struct child b;
-        fork_node(&a, "a");
-        fork_node(&b, "b");
-        open_control(&it);
-        begin_node(&a);
-        begin_node(&b);
-        CHECK_EQ(store(&a, "k", 1, 3), TB_OK);
-        expect(&b, "k", 1, 3);
-        CHECK_EQ(tell(&a, (struct command){.op = 'h'}).status, TB_OK);
-        child_kill(&a);
-        CHECK_EQ(drain_for(&b, TB_MILLIS(100)).status, TB_AGAIN); /* as if it lived */
+        struct child nodes[2];
+        struct child *a = &nodes[A], *b = &nodes[B];
+        begin_nodes(&it, nodes, 2);
+        CHECK_EQ(store(a, "k", 1, 3), TB_OK);
+        expect(b, "k", 1, 3);
+        CHECK_EQ(tell(a, (struct command){.op = 'h'}).status, TB_OK);
+        child_kill(a);
+        CHECK_EQ(drain_for(b, TB_MILLIS(100)).status, TB_AGAIN); /* as if it lived */
         runner_sees[i](it.control, A);
-        expect_dropped(&b, TB_SECONDS(1), "k"); /* the heir lives longer */
-        quit(&b);
+        expect_dropped(b, TB_SECONDS(1), "k"); /* the heir lives longer */
+        quit(b);
         close_control(&it);
     }
 }
@@ -195,36 +169,32 @@ static void an_end_without_a_hangup(void)
 static void a_node_that_stands_still(void)
 {
     struct fixture it;
-    struct child a;
-    struct child b;
-    fork_node(&a, "a");
-    fork_node(&b, "b");
-    open_control(&it);
-    begin_node(&a);
-    begin_node(&b);
-    CHECK_EQ(tell(&a, (struct command){.op = 'm', .count = 5000}).status, TB_OK);
+    struct child nodes[2];
+    struct child *a = &nodes[A], *b = &nodes[B];
+    begin_nodes(&it, nodes, 2);
+    CHECK_EQ(tell(a, (struct command){.op = 'm', .count = 5000}).status, TB_OK);
     for (int i = 0; i < 5000; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        CHECK_EQ(load_status(&b, key), TB_OK);
+        CHECK_EQ(load_status(b, key), TB_OK);
     }
-    child_stop(&b);
+    child_stop(b);
     for (int i = 0; i < 5000; i++) {
         char key[16];
         snprintf(key, sizeof key, "%d", i);
-        CHECK_EQ(drop(&a, key), TB_OK);
+        CHECK_EQ(drop(a, key), TB_OK);
     }
     /* This one was running all the while, and asked for none of them. */
-    struct answer answer = drain_for(&a, 0);
+    struct answer answer = drain_for(a, 0);
     CHECK_EQ(answer.count, 4096);
     CHECK_EQ(answer.lost, 904);
     CHECK_STR(answer.first, "904");
     CHECK_STR(answer.last, "4999");
-    child_signal(&b, SIGCONT);
+    child_signal(b, SIGCONT);
     uint64_t count = 0;
     uint64_t lost = 0;
     while (count + lost < 5000) {
-        answer = drain_for(&b, TB_SECONDS(5));
+        answer = drain_for(b, TB_SECONDS(5));
         CHECK_EQ(answer.status, TB_OK);
         count += answer.count;
         lost += answer.lost;
@@ -232,19 +202,10 @@ static void a_node_that_stands_still(void)
     CHECK_STR(answer.last, "4999");
     CHECK_LE(4096, count); /* taken while they came, more than one list may have got through */
     CHECK_EQ(count + lost, 5000);
-    quit(&a);
-    quit(&b);
-    close_control(&it);
+    end_nodes(&it, nodes, 2);
 }
 
 /* ------------------------------------------------------------------ threads of one node */
-
-static void open_own_node(tb_node **out)
-{
-    setenv("TENSORBUS_FLOW", FLOW_ID, 1);
-    node_environment("a", "", "", TB__RUNNER_ENDPOINT);
-    CHECK_OK(tb_node_open(out));
-}
 
 #define THREADS 4
 #define ROUNDS 500
@@ -286,11 +247,10 @@ static void threads_share_a_node(void)
     struct fixture it;
     struct racer racers[THREADS];
     pthread_t threads[THREADS];
-    tb_node *node;
     unsigned taken = 0;
     uint64_t told = 0;
     open_control(&it);
-    open_own_node(&node);
+    tb_node *node = open_flow_node("a");
     for (unsigned i = 0; i < THREADS; i++) {
         racers[i] = (struct racer){.node = node, .index = i};
         CHECK_EQ(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
@@ -348,11 +308,10 @@ static void only_who_waits_is_woken(void)
 {
     struct fixture it;
     struct child b;
-    tb_node *node;
     pthread_t thread;
     fork_node(&b, "b");
     open_control(&it);
-    open_own_node(&node);
+    tb_node *node = open_flow_node("a");
     begin_node(&b);
     struct waiter waiter = {.node = node};
     CHECK_OK(tb_extension_store(node, SPACE, "k", "v", 1));
@@ -412,14 +371,13 @@ static void the_end_of_the_runner(void)
 {
     for (int kill = 0; kill <= 1; kill++) {
         struct child runner;
-        tb_node *node;
         tb_event *event;
         tb_extension_keys *keys;
         pthread_t thread;
         char word = 1;
         child_start(&runner, "runner", runner_role, NULL);
         child_await(&runner, "open");
-        open_own_node(&node);
+        tb_node *node = open_flow_node("a");
         struct waiter waiter = {.node = node};
         struct command other = {.space = "other"};
         CHECK_OK(tb_extension_store(node, other.space, "k", "v", 1));
@@ -452,11 +410,10 @@ static void the_end_of_the_runner(void)
 static void a_runner_that_stands_still(void)
 {
     struct child runner;
-    tb_node *node;
     tb_extension_keys *keys;
     child_start(&runner, "runner", runner_role, NULL);
     child_await(&runner, "open");
-    open_own_node(&node);
+    tb_node *node = open_flow_node("a");
     child_stop(&runner);
     int64_t begin = harness_now_ns();
     CHECK_STATUS(tb_extension_drain(node, SPACE, 0, &keys), TB_AGAIN);
@@ -489,14 +446,13 @@ static void a_node_without_a_runner(void)
 static void wrong_arguments(void)
 {
     struct fixture it;
-    tb_node *node;
     tb_extension_value *value;
     tb_extension_keys *keys;
     char long_key[TB_EXTENSION_KEY_MAX + 2];
     memset(long_key, 'k', sizeof long_key);
     long_key[sizeof long_key - 1] = '\0';
     open_control(&it);
-    open_own_node(&node);
+    tb_node *node = open_flow_node("a");
     CHECK_STATUS(tb_extension_store(node, NULL, "k", "v", 1), TB_E_INVALID);
     CHECK_STATUS(tb_extension_store(node, SPACE, NULL, "v", 1), TB_E_INVALID);
     CHECK_STATUS(tb_extension_store(node, SPACE, "k", NULL, 1), TB_E_INVALID);

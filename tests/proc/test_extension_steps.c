@@ -7,15 +7,12 @@
 static void dying_node(void *argument)
 {
     static uint8_t large[LARGE];
-    tb_node *node;
     tb_extension_value *value;
     tb_extension_keys *keys;
     struct command begin;
     (void)argument;
     parent_hear(&begin, sizeof begin);
-    setenv("TENSORBUS_FLOW", FLOW_ID, 1);
-    node_environment("a", "", "", TB__RUNNER_ENDPOINT);
-    CHECK_OK(tb_node_open(&node));
+    tb_node *node = open_flow_node("a");
     CHECK_OK(tb_extension_store(node, SPACE, "read", "v", 1));
     parent_pause("open");
     steps_begin();
@@ -66,13 +63,10 @@ static int kill_once(int by_calls, unsigned long count, unsigned long *out_count
     struct fixture it;
     struct child child;
     struct command begin = {.op = 'o'};
-    tb_node *reader;
     tb_extension_value *value;
     child_start(&child, "dying", dying_node, NULL);
     open_control(&it);
-    setenv("TENSORBUS_FLOW", FLOW_ID, 1);
-    node_environment("b", "", "", TB__RUNNER_ENDPOINT);
-    CHECK_OK(tb_node_open(&reader));
+    tb_node *reader = open_flow_node("b");
     CHECK_OK(tb_extension_store(reader, SPACE, "of b", "v", 1));
     unsigned descriptors = harness_fd_count() - 1; /* the child's channel goes with it */
     child_tell(&child, &begin, sizeof begin);

@@ -1,7 +1,7 @@
 /* The runner's endpoint, with children that speak to it as nodes and tools do: STOP, the word that
  * a neighbour has ended, pools that nobody freed, requests to stop, and peers that break the rules.
  */
-#include "harness/harness.h"
+#include "proc/control_support.h"
 
 #include <poll.h>
 #include <semaphore.h>
@@ -9,10 +9,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "endpoint/bus.h"
-#include "flow/control.h"
-#include "flow/run_directory.h"
 #include "flow/run_environment.h"
 
 #define FLOW_ID "f10f10f1"
@@ -24,11 +21,6 @@ static const char flow_text[] = "nodes:\n"
 enum { SOURCE, SINK, OTHER };
 
 /* ------------------------------------------------------------------ the runner's side */
-
-struct fixture {
-    struct tb__flow *flow;
-    struct tb__control *control;
-};
 
 /* A message that holds the runner's service thread up until it is let go. */
 #define HOLD TB__MSG_STREAM_FIRST
@@ -54,24 +46,7 @@ static tb_status can_be_held(tb_bus *bus)
 
 static void open_control(struct fixture *it)
 {
-    struct tb__flow_problems problems = {0};
-    CHECK_OK(tb__flow_parse(flow_text, sizeof flow_text - 1, "/tmp/flow.yml", NULL, &problems,
-                            &it->flow));
-    tb__flow_problems_fini(&problems);
-    const struct tb__control_options options = {
-        .flow = it->flow, .runtime_directory = harness_dir(), .flow_id = FLOW_ID};
-    CHECK_OK(tb__control_open(&options, &it->control));
-}
-
-static void close_control(struct fixture *it)
-{
-    char path[TB__RUN_PATH_SIZE];
-    int root_fd = -1;
-    CHECK_OK(tb__run_root_open(0, path, &root_fd));
-    tb__run_directory_remove(root_fd, FLOW_ID);
-    tb__fd_close(&root_fd);
-    tb__control_close(it->control);
-    tb__flow_destroy(it->flow);
+    open_control_of(it, FLOW_ID, flow_text);
 }
 
 /* Wait for news. */

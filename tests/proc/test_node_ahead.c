@@ -1,6 +1,6 @@
 /* A subscriber opens the pools behind a stream before it takes a frame of them: when it subscribes,
  * and when the sender uses another one. So frames outlive an owner that is killed meanwhile. */
-#include "proc/node_support.h"
+#include "proc/node_frames.h"
 
 #include "base/clock.h"
 #include "endpoint/bus.h"
@@ -9,32 +9,6 @@
 #define WORDS 20000
 #define LARGE_BYTES (1 << 20)
 #define FORGERIES 2000
-
-static tb_pool *register_frames(tb_node *node, const char *name)
-{
-    tb_pool *pool;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = name,
-                               .dtype = TB_U64,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = 4};
-    CHECK_OK(tb_pool_register(tb_node_bus(node), &options, &pool));
-    return pool;
-}
-
-static void send_frame(tb_node *node, tb_pool *pool, uint64_t number)
-{
-    tb_loan *loan;
-    tb_handle handle;
-    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(20), &loan));
-    uint64_t *words = tb_loan_tensor(loan)->data;
-    for (int i = 0; i < WORDS; i++) {
-        words[i] = number;
-    }
-    CHECK_OK(tb_loan_publish(loan, &handle));
-    CHECK_OK(tb_node_send(node, "out", tb_handle_value(&handle), NULL, TB_SECONDS(20)));
-}
 
 static void expect_frame(tb_node *node, uint64_t number)
 {
@@ -52,8 +26,8 @@ static void source_of_two_pools(void *argument)
 {
     (void)argument;
     tb_node *node = open_node("a", "", "out=b/in");
-    tb_pool *first = register_frames(node, "first");
-    tb_pool *second = register_frames(node, "second");
+    tb_pool *first = register_words(tb_node_bus(node), "first", WORDS, 4);
+    tb_pool *second = register_words(tb_node_bus(node), "second", WORDS, 4);
     parent_pause("open");
     send_frame(node, first, 1);
     parent_pause("first sent");
@@ -131,7 +105,7 @@ static void source_for_late_ones(void *argument)
 {
     (void)argument;
     tb_node *node = open_node("a", "", "out=b/in");
-    tb_pool *pool = register_frames(node, "frames");
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     send_frame(node, pool, 1);
     parent_pause("first sent");
     send_frame(node, pool, 2);

@@ -3,41 +3,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "proc/node_frames.h"
 #include "proc/node_runner.h"
-#include "proc/node_support.h"
 
 #define WORDS 100000
-
-static tb_pool *register_words(tb_node *node)
-{
-    tb_pool *pool;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U64,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = 8};
-    CHECK_OK(tb_pool_register(tb_node_bus(node), &options, &pool));
-    return pool;
-}
-
-static void send_frame(tb_node *node, tb_pool *pool, uint64_t number)
-{
-    tb_loan *loan;
-    tb_handle handle;
-    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(20), &loan));
-    uint64_t *words = tb_loan_tensor(loan)->data;
-    for (int i = 0; i < WORDS; i++) {
-        words[i] = number;
-    }
-    CHECK_OK(tb_loan_publish(loan, &handle));
-    CHECK_OK(tb_node_send(node, "out", tb_handle_value(&handle), NULL, TB_SECONDS(20)));
-}
 
 /* Handles, small and large values, all still in the queue when the process exits. */
 static void send_some(tb_node *node)
 {
-    tb_pool *pool = register_words(node);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 8);
     uint64_t *large = calloc(WORDS, 8);
     for (uint64_t n = 1; n <= 5; n++) {
         send_frame(node, pool, n);
@@ -137,7 +111,7 @@ static void killed_source(void *argument)
     if (argument != NULL) {
         leave_heir(1500);
     }
-    tb_pool *pool = register_words(node);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 8);
     send_frame(node, pool, 1);
     parent_pause("first");
     for (uint64_t n = 2; n <= 6; n++) {

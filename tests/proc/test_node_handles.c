@@ -1,33 +1,14 @@
 /* Handles in queues: forwarded, overwritten, kept (F15). */
 #include "proc/node_support.h"
+#include "proc/pool_support.h"
 
 #define FRAMES 200
 #define WORDS 20000
 
-/* Every frame holds its number in all its elements. */
 static void write_frame(tb_pool *pool, uint64_t number, tb_handle *handle)
 {
-    tb_loan *loan;
-    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(20), &loan));
-    uint64_t *words = tb_loan_tensor(loan)->data;
-    for (int i = 0; i < WORDS; i++) {
-        words[i] = number;
-    }
-    CHECK_OK(tb_loan_publish(loan, handle));
+    CHECK_OK(write_words(pool, (int64_t)number, TB_SECONDS(20), handle));
     CHECK_EQ(tb_handle_sequence(handle), number);
-}
-
-static tb_pool *register_frames(tb_node *node, uint32_t slots)
-{
-    tb_pool *pool;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U64,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = slots};
-    CHECK_OK(tb_pool_register(tb_node_bus(node), &options, &pool));
-    return pool;
 }
 
 /* The number in a frame; all of its elements must agree, now and a moment later. */
@@ -50,7 +31,7 @@ static void producer(void *argument)
 {
     (void)argument;
     tb_node *node = open_node("a", "", "out=b/in");
-    tb_pool *pool = register_frames(node, 4);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     tb_metadata *metadata;
     CHECK_OK(tb_metadata_create(&metadata));
     for (uint64_t n = 1; n <= FRAMES; n++) {
@@ -148,7 +129,7 @@ static void one_producer(void *argument)
 {
     int backpressure = *(int *)argument;
     tb_node *node = open_node("a", "", "out=sink/in");
-    tb_pool *pool = register_frames(node, 4);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     tb_handle handle;
     for (uint64_t n = 1; n <= 3; n++) {
         write_frame(pool, n, &handle);
@@ -263,7 +244,7 @@ static void f15_a_dead_forwarder_holds_nothing(void)
     child_start(&b, "b", dying_forwarder, NULL);
     child_start(&c, "c", idle_taker, NULL);
     tb_node *node = open_node("a", "", "out=b/in");
-    tb_pool *pool = register_frames(node, 4);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     tb_handle handle;
     for (uint64_t n = 1; n <= 3; n++) {
         write_frame(pool, n, &handle);
@@ -290,7 +271,7 @@ static void many_producer(void *argument)
 {
     (void)argument;
     tb_node *node = open_node("a", "", "out=sink/in");
-    tb_pool *pool = register_frames(node, 80);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 80);
     tb_handle handle;
     uint64_t sent = 0;
     for (;;) {

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "proc/node_support.h"
+#include "proc/node_frames.h"
 
 #define WORDS 6000 /* 48,000 bytes: too large for a slot */
 
@@ -41,49 +41,20 @@ static int kill_child(struct child *child, int by_calls, unsigned long count,
                     : child_kill_after_steps(child, count, out_count);
 }
 
-static void fill_words(uint64_t *words, uint64_t number)
-{
-    for (int i = 0; i < WORDS; i++) {
-        words[i] = number;
-    }
-}
-
-static tb_pool *register_words(tb_node *node)
-{
-    tb_pool *pool;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U64,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = 4};
-    CHECK_OK(tb_pool_register(tb_node_bus(node), &options, &pool));
-    return pool;
-}
-
 /* Message n holds n in all its words, whatever way it travels. */
-static void send_small(tb_node *node, tb_pool *pool, uint64_t number)
+static void send_small(tb_node *node, tb_pool *pool, int64_t number)
 {
     (void)pool;
-    CHECK_OK(send_number(node, "out", number, TB_SECONDS(20)));
+    CHECK_OK(send_number(node, "out", (uint64_t)number, TB_SECONDS(20)));
 }
 
-static void send_large(tb_node *node, tb_pool *pool, uint64_t number)
+static void send_large(tb_node *node, tb_pool *pool, int64_t number)
 {
-    static uint64_t words[WORDS];
+    static int64_t words[WORDS];
+    const tb_tensor tensor = {.data = words, .dtype = TB_I64, .ndim = 1, .shape = {WORDS}};
     (void)pool;
-    fill_words(words, number);
+    fill_words(&tensor, number);
     CHECK_OK(tb_node_send(node, "out", tb_bytes(words, sizeof words), NULL, TB_SECONDS(20)));
-}
-
-static void send_handle(tb_node *node, tb_pool *pool, uint64_t number)
-{
-    tb_loan *loan;
-    tb_handle handle;
-    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(20), &loan));
-    fill_words(tb_loan_tensor(loan)->data, number);
-    CHECK_OK(tb_loan_publish(loan, &handle));
-    CHECK_OK(tb_node_send(node, "out", tb_handle_value(&handle), NULL, TB_SECONDS(20)));
 }
 
 static uint64_t check_whole(const tb_event *event)
@@ -98,7 +69,7 @@ static uint64_t check_whole(const tb_event *event)
 }
 
 struct act {
-    void (*send)(tb_node *node, tb_pool *pool, uint64_t number);
+    void (*send)(tb_node *node, tb_pool *pool, int64_t number);
     const char *inputs;
 };
 
@@ -108,7 +79,7 @@ static void dying_source(void *argument)
 {
     const struct act *act = argument;
     tb_node *node = open_node("source", "", "out=sink/in");
-    tb_pool *pool = register_words(node);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     act->send(node, pool, 1);
     parent_pause("sent one");
     act->send(node, pool, 2);
@@ -152,7 +123,7 @@ static int kill_source(const void *argument, int by_calls, unsigned long count,
     return killed;
 }
 
-static void run_dying_source(void (*send)(tb_node *, tb_pool *, uint64_t))
+static void run_dying_source(void (*send)(tb_node *, tb_pool *, int64_t))
 {
     struct act act = {send, "in=source/out;queue=3"};
     kill_everywhere(kill_source, &act);
@@ -174,7 +145,7 @@ static void f11_sender_of_large_values_dies_at_any_step(void)
 static void f11_sender_of_handles_dies_at_any_step(void)
 {
     skip_where_too_slow();
-    run_dying_source(send_handle);
+    run_dying_source(send_frame);
 }
 
 /* ------------------------------------------------------------------ subscribers that die */
@@ -199,7 +170,7 @@ static int kill_sink(const void *argument, int by_calls, unsigned long count,
     struct child sink;
     child_start(&sink, "sink", dying_sink, (void *)(uintptr_t)act);
     tb_node *node = open_node("source", "", "out=sink/in");
-    tb_pool *pool = register_words(node);
+    tb_pool *pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     act->send(node, pool, 1);
     child_await(&sink, "took one");
     act->send(node, pool, 2);
@@ -208,7 +179,7 @@ static int kill_sink(const void *argument, int by_calls, unsigned long count,
     int killed = kill_child(&sink, by_calls, count, out_count);
     /* Nobody is left: nothing waits, and all slots come back. */
     int64_t before = harness_now_ns();
-    for (uint64_t n = 4; n < 10; n++) {
+    for (int64_t n = 4; n < 10; n++) {
         act->send(node, pool, n);
     }
     tb_loan *loans[3];
@@ -223,7 +194,7 @@ static int kill_sink(const void *argument, int by_calls, unsigned long count,
     return killed;
 }
 
-static void run_dying_sink(void (*send)(tb_node *, tb_pool *, uint64_t))
+static void run_dying_sink(void (*send)(tb_node *, tb_pool *, int64_t))
 {
     struct act act = {send, "in=source/out;queue=3"};
     kill_everywhere(kill_sink, &act);
@@ -245,7 +216,7 @@ static void f07_taker_of_large_values_dies_at_any_step(void)
 static void f15_taker_of_handles_dies_at_any_step(void)
 {
     skip_where_too_slow();
-    run_dying_sink(send_handle);
+    run_dying_sink(send_frame);
 }
 
 /* ------------------------------------------------------------------ a subscriber in slow motion */
@@ -261,7 +232,7 @@ static void *overwrite(void *argument)
     while (!atomic_load(&writer->stop)) {
         tb_loan *loan;
         if (tb_pool_loan(writer->pool, TB_MILLIS(1), &loan) == TB_OK) {
-            fill_words(tb_loan_tensor(loan)->data, 99);
+            fill_words(tb_loan_tensor(loan), 99);
             CHECK_OK(tb_loan_publish(loan, NULL));
         }
     }
@@ -272,7 +243,7 @@ static void *overwrite(void *argument)
  * own, however slowly it goes from one instruction to the next while the owner writes. */
 static void f15_slow_taker_never_loses_a_frame(void)
 {
-    struct act act = {send_handle, "in=source/out;queue=3;policy=backpressure"};
+    struct act act = {send_frame, "in=source/out;queue=3;policy=backpressure"};
     struct child sink;
     struct writer writer = {0};
     pthread_t thread;
@@ -280,7 +251,7 @@ static void f15_slow_taker_never_loses_a_frame(void)
     skip_where_too_slow();
     child_start(&sink, "sink", dying_sink, &act);
     tb_node *node = open_node("source", "", "out=sink/in");
-    writer.pool = register_words(node);
+    writer.pool = register_words(tb_node_bus(node), "frames", WORDS, 4);
     act.send(node, writer.pool, 1);
     child_await(&sink, "took one");
     act.send(node, writer.pool, 2);
