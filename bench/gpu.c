@@ -85,21 +85,6 @@ tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cu
     return pin ? tb__gpu_checked(cuda->mem_host_unregister(host), "cuMemHostUnregister") : TB_OK;
 }
 
-tb_status tb__gpu_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
-                           tb_bus **bus, tb_pool **pool)
-{
-    tb_bus_options bus_options = {.size = sizeof bus_options, .name = name};
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "p",
-                               .dtype = TB_U8,
-                               .ndim = 1,
-                               .shape = {bytes},
-                               .device = device,
-                               .slots = slots};
-    TB__TRY(tb_bus_open(&bus_options, bus));
-    return tb_pool_register(*bus, &options, pool);
-}
-
 tb_status tb__gpu_attach(const char *name, uint32_t stream_ordered, tb_bus **bus,
                          tb_reader **reader)
 {

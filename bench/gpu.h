@@ -34,9 +34,6 @@ tb_status tb__gpu_checked(int result, const char *call);
 tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cuda_stream stream,
                                 int pin);
 
-/* Side: a bus and a pool of `bytes` uint8 named "p". */
-tb_status tb__gpu_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
-                           tb_bus **bus, tb_pool **pool);
 /* Side: a bus without a name and a reader of "<name>/p", waiting up to 20 s for it. */
 tb_status tb__gpu_attach(const char *name, uint32_t stream_ordered, tb_bus **bus,
                          tb_reader **reader);

@@ -97,7 +97,8 @@ static tb_status measure_writes(const struct copy_job *job, const struct tb__cop
 {
     tb_bus *bus = NULL;
     tb_pool *pool = NULL;
-    tb_status status = tb__way_register("writer", (int64_t)ring->bytes, ring->count, &bus, &pool);
+    tb_status status =
+        tb__way_register("writer", TB_CPU, (int64_t)ring->bytes, ring->count, &bus, &pool);
     if (status == TB_OK) {
         status = write_run(pool, ring, copies, job->gbps);
     }

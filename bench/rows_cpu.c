@@ -131,7 +131,7 @@ static tb_status producer_main(struct tb__side *side, void *argument)
     uint64_t frames;
     memset(source, 3, sizeof source);
     if (job->name != NULL) {
-        TB__TRY(tb__way_register(job->name, FRAME_BYTES, SLOTS, &bus, &pool));
+        TB__TRY(tb__way_register(job->name, TB_CPU, FRAME_BYTES, SLOTS, &bus, &pool));
     }
     tb__side_reply(side, 1);
     while ((frames = tb__side_wait(side)) != TB__SIDE_STOP) {

@@ -8,6 +8,7 @@
 #include "bench/gpu.h"
 #include "bench/processes.h"
 #include "bench/rows.h"
+#include "bench/ways.h"
 #include "cuda/dora_rule.h"
 
 #define MIB (INT64_C(1) << 20)
@@ -123,7 +124,7 @@ static tb_status open_second(struct stage *stage)
     tb_bus *bus;
     tb_pool *pool;
     tb_tensor source = device_tensor(stage->other, stage->plan->bytes, 1);
-    TB__TRY(tb__gpu_register("second", TB_CUDA(1), stage->plan->bytes, 3, &bus, &pool));
+    TB__TRY(tb__way_register("second", TB_CUDA(1), stage->plan->bytes, 3, &bus, &pool));
     return first_frame(stage, bus, pool, &source, "second/p");
 }
 
@@ -153,7 +154,7 @@ static tb_status open_stage(struct stage *stage)
     }
     memset(stage->pinned, 1, bytes);
     memset(stage->pageable, 1, bytes);
-    TB__TRY(tb__gpu_register("copies", within || two ? TB_CUDA(0) : TB_CPU, stage->plan->bytes, 3,
+    TB__TRY(tb__way_register("copies", within || two ? TB_CUDA(0) : TB_CPU, stage->plan->bytes, 3,
                              &stage->bus, &stage->pool));
     if (within || two) {
         return TB_OK;

@@ -7,6 +7,7 @@
 #include "bench/gpu.h"
 #include "bench/processes.h"
 #include "bench/rows.h"
+#include "bench/ways.h"
 
 #define BYTES (INT64_C(64) << 20)
 #define ACQUIRES 2000
@@ -118,7 +119,7 @@ static tb_status owner_main(struct tb__side *side, void *argument)
     tb_pool_options cpu = {
         .size = sizeof cpu, .name = "cpu", .dtype = TB_U8, .ndim = 1, .shape = {4096}, .slots = 4};
     TB__TRY(tb__gpu_begin(&gpu));
-    TB__TRY(tb__gpu_register("import", TB_CUDA(0), BYTES, 4, &bus, &pool));
+    TB__TRY(tb__way_register("import", TB_CUDA(0), BYTES, 4, &bus, &pool));
     TB__TRY(tb_pool_register(bus, &cpu, &cpu_pool));
     TB__TRY(tb_pool_loan(pool, 0, &loan));
     TB__TRY(tb_loan_publish(loan, &shared->handle));

@@ -88,7 +88,7 @@ static tb_status become_resident(uint64_t bytes)
 
 static tb_status owner_open(const struct kill_job *job, tb_bus **bus, tb_pool **pool)
 {
-    return tb__way_register(job->name, FRAME_BYTES, SLOTS, bus, pool);
+    return tb__way_register(job->name, TB_CPU, FRAME_BYTES, SLOTS, bus, pool);
 }
 
 static tb_status publish_some(tb_pool *pool, int count)

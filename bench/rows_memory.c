@@ -107,7 +107,7 @@ static tb_status owner_main(struct tb__side *side, void *argument)
     tb_bus *bus = NULL;
     tb_pool *pool = NULL;
     (void)argument;
-    TB__TRY(tb__way_register("reserved", FRAME_BYTES, SLOTS, &bus, &pool));
+    TB__TRY(tb__way_register("reserved", TB_CPU, FRAME_BYTES, SLOTS, &bus, &pool));
     tb__side_reply(side, 1);
     while (tb__side_wait(side) != TB__SIDE_STOP) {
         tb_loan *loan;

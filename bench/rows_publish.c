@@ -114,7 +114,7 @@ static tb_status owner_main(struct tb__side *side, void *argument)
     for (int i = 0; i < POOLS; i++) {
         char name[32];
         pool_name(i, name);
-        TB__TRY(tb__way_register(name, FRAME_BYTES, SLOTS, &buses[i], &pools[i]));
+        TB__TRY(tb__way_register(name, TB_CPU, FRAME_BYTES, SLOTS, &buses[i], &pools[i]));
     }
     tb__side_reply(side, 1);
     while ((command = tb__side_wait(side)) != TB__SIDE_STOP) {

@@ -191,7 +191,8 @@ static tb_status trip_main(struct tb__side *side, void *argument)
     }
     memset(t->source, t->self + 1, t->stride_bytes);
     if (t->names[0] != NULL) {
-        TB__TRY(tb__way_register(t->names[t->self], (int64_t)t->bytes, SLOTS, &t->bus, &t->pool));
+        TB__TRY(tb__way_register(t->names[t->self], TB_CPU, (int64_t)t->bytes, SLOTS, &t->bus,
+                                 &t->pool));
     }
     tb__side_reply(side, 1);
     while ((trips = tb__side_wait(side)) != TB__SIDE_STOP) {

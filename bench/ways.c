@@ -109,8 +109,8 @@ const struct tb__way_type tb__way_word = {
 
 /* Ours. */
 
-tb_status tb__way_register(const char *name, int64_t bytes, uint32_t slots, tb_bus **bus,
-                           tb_pool **pool)
+tb_status tb__way_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
+                           tb_bus **bus, tb_pool **pool)
 {
     tb_bus_options bus_options = {
         .size = sizeof bus_options, .name = name, .max_connections = 4096, .max_pages = 8192};
@@ -119,7 +119,7 @@ tb_status tb__way_register(const char *name, int64_t bytes, uint32_t slots, tb_b
                                .dtype = TB_U8,
                                .ndim = 1,
                                .shape = {bytes},
-                               .device = TB_CPU,
+                               .device = device,
                                .slots = slots};
     TB__TRY(tb_bus_open(&bus_options, bus));
     return tb_pool_register(*bus, &options, pool);
@@ -139,7 +139,7 @@ tb_status tb__way_attach(const char *name, uint32_t spin_us, tb_bus **bus, tb_re
 
 static tb_status pool_open_sender(struct tb__way *way)
 {
-    return tb__way_register(way->name, way->bytes, way->slots, &way->bus, &way->pool);
+    return tb__way_register(way->name, TB_CPU, way->bytes, way->slots, &way->bus, &way->pool);
 }
 
 static tb_status pool_open_receiver(struct tb__way *way)

@@ -60,8 +60,8 @@ tb_status tb__way_init(struct tb__way *way);
 void tb__way_fini(struct tb__way *way);
 
 /* Open a bus and register a pool of `bytes` uint8 under "<name>/p". */
-tb_status tb__way_register(const char *name, int64_t bytes, uint32_t slots, tb_bus **bus,
-                           tb_pool **pool);
+tb_status tb__way_register(const char *name, tb_device device, int64_t bytes, uint32_t slots,
+                           tb_bus **bus, tb_pool **pool);
 /* Open a bus without a name and a reader of "<name>/p", waiting up to 10 s for it. */
 tb_status tb__way_attach(const char *name, uint32_t spin_us, tb_bus **bus, tb_reader **reader);
 

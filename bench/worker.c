@@ -206,7 +206,7 @@ static tb_status owner_main(struct tb__side *side, void *argument)
 {
     struct worker *w = argument;
     tb_bus *bus = NULL;
-    TB__TRY(tb__way_register("counted", FRAME_BYTES, SLOTS, &bus, &w->pool));
+    TB__TRY(tb__way_register("counted", TB_CPU, FRAME_BYTES, SLOTS, &bus, &w->pool));
     tb__side_reply(side, 1);
     tb__side_wait(side);
     TB__TRY(run_thread(w));

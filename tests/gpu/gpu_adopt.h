@@ -98,24 +98,14 @@ static inline tb_adoption adoption_of(uint64_t address, _Atomic int *releases)
 static inline tb_status adopt(tb_bus *bus, tb_device device, const tb_adoption *adoption,
                               tb_pool **out)
 {
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = device,
-                               .slots = SLOTS,
-                               .adopt = adoption};
+    tb_pool_options options = gpu_words_options("frames", device, WORDS, SLOTS);
+    options.adopt = adoption;
     return tb_pool_register(bus, &options, out);
 }
 
 static inline tb_tensor words_at(uint64_t address)
 {
-    return (tb_tensor){.data = (void *)(uintptr_t)address,
-                       .device = TB_CUDA(0),
-                       .dtype = TB_U32,
-                       .ndim = 1,
-                       .shape = {WORDS}};
+    return gpu_words((void *)(uintptr_t)address, TB_CUDA(0), WORDS);
 }
 
 /* ------------------------------------------------------------------ a reader */
@@ -141,7 +131,7 @@ static inline void reader_role(void *argument)
             CHECK_EQ(tb_frame_tensor(frame)->device, TB_CUDA(0));
         } else if (act == SEE) {
             tb_tensor first = *tb_frame_tensor(frame);
-            tb_tensor here = {.data = &word, .dtype = TB_U32, .ndim = 1, .shape = {1}};
+            tb_tensor here = gpu_words(&word, TB_CPU, 1);
             first.shape[0] = 1;
             CHECK_OK(tb_copy(&here, &first));
             gpu_check(tb_frame_tensor(frame), word);

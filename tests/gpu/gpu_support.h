@@ -79,6 +79,13 @@ static inline void gpu_synchronize(tb_cuda_stream stream)
     CHECK_CUDA(tb__cuda()->stream_synchronize((tb__stream)stream));
 }
 
+/* uint32[count] that lie somewhere. */
+static inline tb_tensor gpu_words(void *data, tb_device device, int64_t count)
+{
+    return (tb_tensor){
+        .data = data, .device = device, .dtype = TB_U32, .ndim = 1, .shape = {count}};
+}
+
 /* All 32-bit words of a packed tensor on a GPU become `value`, on the stream. */
 static inline void gpu_fill(const tb_tensor *tensor, uint32_t value, tb_cuda_stream stream)
 {
@@ -95,13 +102,8 @@ static inline void gpu_check(const tb_tensor *tensor, uint32_t value)
     CHECK_OK(tb_tensor_bytes(tensor, &bytes));
     uint8_t *data = tensor->data;
     for (int i = 0; i < 2; i++) {
-        tb_tensor source = {.data = data + (i == 0 ? 0 : bytes - 4),
-                            .device = tensor->device,
-                            .dtype = TB_U32,
-                            .ndim = 1,
-                            .shape = {1}};
-        tb_tensor destination = {
-            .data = &words[i], .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {1}};
+        tb_tensor source = gpu_words(data + (i == 0 ? 0 : bytes - 4), tensor->device, 1);
+        tb_tensor destination = gpu_words(&words[i], TB_CPU, 1);
         CHECK_OK(tb_copy(&destination, &source));
     }
     CHECK_EQ(words[0], value);
@@ -116,18 +118,24 @@ static inline tb_bus *gpu_open_bus(const char *name)
     return bus;
 }
 
-/* A pool of uint32[words] on a device. */
+/* Options of a pool of uint32[words] on a device. */
+static inline tb_pool_options gpu_words_options(const char *name, tb_device device, int64_t words,
+                                                uint32_t slots)
+{
+    return (tb_pool_options){.size = sizeof(tb_pool_options),
+                             .name = name,
+                             .dtype = TB_U32,
+                             .ndim = 1,
+                             .shape = {words},
+                             .device = device,
+                             .slots = slots};
+}
+
 static inline tb_pool *gpu_register(tb_bus *bus, const char *name, tb_device device, int64_t words,
                                     uint32_t slots)
 {
     tb_pool *pool;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = name,
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {words},
-                               .device = device,
-                               .slots = slots};
+    tb_pool_options options = gpu_words_options(name, device, words, slots);
     CHECK_OK(tb_pool_register(bus, &options, &pool));
     return pool;
 }

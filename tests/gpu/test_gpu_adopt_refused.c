@@ -45,12 +45,8 @@ static void what_does_not_fit_is_refused(void)
     owner_begin(&owner, NULL);
     struct theirs theirs = theirs_make(PLAIN, owner.gpu);
     tb_adoption adoption = adoption_of(theirs.address + BYTES - SLOT_BYTES, &owner.releases);
-    tb_pool_options options = {.size = sizeof options,
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = SLOTS,
-                               .adopt = &adoption};
+    tb_pool_options options = gpu_words_options(NULL, TB_CPU, WORDS, SLOTS);
+    options.adopt = &adoption;
     /* A real driver's block may be larger than what was asked for: so far it never is. */
     CHECK_STATUS(tb_pool_register(owner.bus, &options, &owner.pool), TB_E_INVALID);
     CHECK_HAS(tb_last_error_text(), "reach beyond it");

@@ -125,12 +125,7 @@ static void a_registration_with_each_call_failing(void)
     unsigned n = 0;
     for (int failed = 1; failed;) {
         tb_pool *pool;
-        tb_pool_options options = {.size = sizeof options,
-                                   .name = "frames",
-                                   .dtype = TB_U32,
-                                   .ndim = 1,
-                                   .shape = {WORDS},
-                                   .device = TB_CUDA(0)};
+        tb_pool_options options = gpu_words_options("frames", TB_CUDA(0), WORDS, 0);
         char rule[64];
         snprintf(rule, sizeof rule, "*:%u:2", ++n);
         gpu_fake()->fail(rule);
@@ -200,8 +195,7 @@ static void a_frame_used_with_each_call_failing_is_given_back(void)
     producer_start(&producer);
     consumer_begin(&consumer, &producer);
     uint32_t *words = gpu_pinned((size_t)4 << 18);
-    const tb_tensor copy = {
-        .data = words, .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {(int64_t)1 << 18}};
+    const tb_tensor copy = gpu_words(words, TB_CPU, (int64_t)1 << 18);
     unsigned n = 0;
     unsigned statuses = 0; /* what fails while something is put back is only logged */
     for (int failed = 1; failed;) {

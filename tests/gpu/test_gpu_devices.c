@@ -108,11 +108,7 @@ static void streams_of_both_devices_publish_into_one_pool(void)
     for (uint32_t n = 1; n <= frames; n++) {
         int i = (int)(n % 3) % 2;
         tb_frame *frame;
-        tb_tensor tensor = {.data = (void *)(uintptr_t)memory[i],
-                            .device = TB_CUDA(i),
-                            .dtype = TB_U32,
-                            .ndim = 1,
-                            .shape = {WORDS}};
+        tb_tensor tensor = gpu_words((void *)(uintptr_t)memory[i], TB_CUDA(i), WORDS);
         gpu_brake_put(&brake, i == 0 ? first : second, streams[i]);
         gpu_fill(&tensor, n, streams[i]);
         CHECK_OK(tb_pool_write_on(pool, &tensor, streams[i], TB_SECONDS(5), NULL));
@@ -157,11 +153,7 @@ static void copies_of_the_other_device_are_in_the_default_stream_s_order(void)
                                            .device = TB_CUDA(1),
                                            .bytes = WORDS * 4},
                       &memory));
-    tb_tensor tensor = {.data = tb_memory_data(memory),
-                        .device = TB_CUDA(1),
-                        .dtype = TB_U32,
-                        .ndim = 1,
-                        .shape = {WORDS}};
+    tb_tensor tensor = gpu_words(tb_memory_data(memory), TB_CUDA(1), WORDS);
     for (uint32_t n = 1; n <= 9; n++) {
         /* The first frame page-locks the pool; then the one and the other device is held up. */
         const struct tb__gpu *braked = n == 1 ? NULL : n % 2 == 0 ? second : first;
@@ -215,11 +207,7 @@ static void one_tensor_on_each(tb_memory *memory[2], tb_tensor tensors[2])
                                                .device = TB_CUDA(i),
                                                .bytes = WORDS * 4},
                           &memory[i]));
-        tensors[i] = (tb_tensor){.data = tb_memory_data(memory[i]),
-                                 .device = TB_CUDA(i),
-                                 .dtype = TB_U32,
-                                 .ndim = 1,
-                                 .shape = {WORDS}};
+        tensors[i] = gpu_words(tb_memory_data(memory[i]), TB_CUDA(i), WORDS);
     }
 }
 
@@ -417,11 +405,7 @@ static void peers_can_be_switched_off(void)
                                            .device = TB_CUDA(1),
                                            .bytes = FRAME_WORDS * 4},
                       &memory));
-    tb_tensor there = {.data = tb_memory_data(memory),
-                       .device = TB_CUDA(1),
-                       .dtype = TB_U32,
-                       .ndim = 1,
-                       .shape = {FRAME_WORDS}};
+    tb_tensor there = gpu_words(tb_memory_data(memory), TB_CUDA(1), FRAME_WORDS);
     for (uint32_t n = 1; n <= 3; n++) {
         struct tb__copy_result result;
         producer_must(&producer, DO_PUBLISH, 0, n);

@@ -105,13 +105,9 @@ static struct heard tell(struct child *reader, enum act act)
 
 static tb_pool_options export_options(void)
 {
-    return (tb_pool_options){.size = sizeof(tb_pool_options),
-                             .name = "frames",
-                             .dtype = TB_U32,
-                             .ndim = 1,
-                             .shape = {WORDS},
-                             .device = TB_CUDA(0),
-                             .doradma_name = file_name};
+    tb_pool_options options = gpu_words_options("frames", TB_CUDA(0), WORDS, 0);
+    options.doradma_name = file_name;
+    return options;
 }
 
 static void doras_reader_opens_a_pool_of_ours(void)
@@ -206,11 +202,7 @@ static void tb_register_exports_gpu_pools(void)
     tb_bus *bus = gpu_open_bus("owner");
     tb_cuda_stream stream = gpu_stream();
     CHECK_CUDA(tb__cuda()->mem_alloc(&memory, BYTES));
-    tb_tensor tensor = {.data = (void *)(uintptr_t)memory,
-                        .device = TB_CUDA(0),
-                        .dtype = TB_U32,
-                        .ndim = 1,
-                        .shape = {WORDS}};
+    tb_tensor tensor = gpu_words((void *)(uintptr_t)memory, TB_CUDA(0), WORDS);
     tb_register_options options = {.size = sizeof options, .doradma_name = file_name};
     gpu_fill(&tensor, 1, stream);
     gpu_synchronize(stream);
@@ -271,11 +263,7 @@ static void node_write(struct node *node, uint32_t value, int finish)
     uint64_t g = *word | 1;
     __atomic_store_n(word, g, __ATOMIC_SEQ_CST);
     if (node->memory != 0) {
-        tb_tensor tensor = {.data = (void *)(uintptr_t)node->memory,
-                            .device = TB_CUDA(0),
-                            .dtype = TB_U32,
-                            .ndim = 1,
-                            .shape = {WORDS}};
+        tb_tensor tensor = gpu_words((void *)(uintptr_t)node->memory, TB_CUDA(0), WORDS);
         gpu_fill(&tensor, value, node->stream);
         gpu_synchronize(node->stream);
     } else {

@@ -17,12 +17,7 @@ static void check_cpu_only(const char *missing)
     tb_reader *reader = gpu_open_reader(bus, "producer/host", 0);
     tb_loan *loan;
     tb_frame *frame;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "device",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = TB_CUDA(0)};
+    tb_pool_options options = gpu_words_options("device", TB_CUDA(0), WORDS, 0);
     CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
     *(uint32_t *)tb_loan_tensor(loan)->data = 1;
     CHECK_OK(tb_loan_publish(loan, NULL));
@@ -310,12 +305,7 @@ static void forked_child(void *argument)
     CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
     CHECK_STATUS(tb_loan_publish_on(loan, NULL, NULL), TB_E_FORKED);
     CHECK_HAS(tb_last_error_text(), "fork");
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "device",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = TB_CUDA(0)};
+    tb_pool_options options = gpu_words_options("device", TB_CUDA(0), WORDS, 0);
     CHECK_STATUS(tb_pool_register(bus, &options, &pool), TB_E_FORKED);
     CHECK_HAS(tb_last_error_text(), "spawn or exec");
     tb_bus_close(bus);

@@ -12,12 +12,6 @@ static void *host_words(uint32_t value)
     return words;
 }
 
-static tb_tensor host_tensor(void *words, int64_t count)
-{
-    return (tb_tensor){
-        .data = words, .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {count}};
-}
-
 /* ------------------------------------------------------------------ a stream that fails */
 
 static void check_healthy(struct producer *producer, struct consumer *consumer, tb_reader *plain,
@@ -214,7 +208,7 @@ static void G02_a_copy_that_is_refused_publishes_nothing(void)
     tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
     tb_cuda_stream stream = gpu_stream();
     void *words = host_words(7);
-    tb_tensor tensor = host_tensor(words, WORDS);
+    tb_tensor tensor = gpu_words(words, TB_CPU, WORDS);
     tb_frame *frame;
     tb_error error;
     for (int i = 0; i < 5; i++) {
@@ -251,7 +245,7 @@ static void G02_a_copy_that_fails_on_the_way_publishes_nothing(void)
     tb_reader *plain = gpu_open_reader(bus, "producer/frames", 0);
     tb_cuda_stream stream = gpu_stream();
     void *words = host_words(8);
-    tb_tensor tensor = host_tensor(words, WORDS);
+    tb_tensor tensor = gpu_words(words, TB_CPU, WORDS);
     tb_frame *frame;
     tb_error error;
     gpu_fake()->fail("async:cuMemcpyHtoDAsync_v2:1:700");
@@ -290,23 +284,17 @@ static void G03_an_oversize_write_is_refused_before_any_call(void)
     tb_pool *pools[2] = {gpu_register(bus, "fixed", TB_CUDA(0), WORDS, 2)};
     tb_cuda_stream stream = gpu_stream();
     void *words = host_words(9);
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "varying",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = TB_CUDA(0),
-                               .capacity_bytes = WORDS * 4,
-                               .slots = 2};
+    tb_pool_options options = gpu_words_options("varying", TB_CUDA(0), WORDS, 2);
+    options.capacity_bytes = WORDS * 4;
     CHECK_OK(tb_pool_register(bus, &options, &pools[1]));
-    tb_tensor large = host_tensor(words, WORDS * 2); /* its end is not looked at */
+    tb_tensor large = gpu_words(words, TB_CPU, WORDS * 2); /* its end is not looked at */
     for (int i = 0; i < 2; i++) {
         unsigned long before = gpu_fake() != NULL ? gpu_fake()->calls(NULL) : 0;
         CHECK_STATUS(tb_pool_write_on(pools[i], &large, stream, TB_POLL, NULL), TB_E_MISMATCH);
         CHECK_STATUS(tb_pool_write(pools[i], &large, TB_POLL, NULL), TB_E_MISMATCH);
         CHECK_EQ(gpu_fake() != NULL ? gpu_fake()->calls(NULL) : 0, before);
         CHECK_EQ(gpu_pool_stats(pools[i]).frames, 0);
-        tb_tensor right = host_tensor(words, WORDS);
+        tb_tensor right = gpu_words(words, TB_CPU, WORDS);
         CHECK_OK(tb_pool_write_on(pools[i], &right, stream, TB_POLL, NULL));
         gpu_synchronize(stream);
         CHECK_WITHIN_MS(gpu_pool_stats(pools[i]).frames == 1, 2000);

@@ -12,29 +12,18 @@ struct host {
     tb_tensor device; /* uint32[WORDS] on the GPU */
 };
 
-static tb_tensor words_at(void *data, tb_device device, int64_t count)
-{
-    return (tb_tensor){
-        .data = data, .device = device, .dtype = TB_U32, .ndim = 1, .shape = {count}};
-}
-
 static void host_begin(struct host *host, uint32_t slots, uint32_t pinned)
 {
     uint64_t memory;
     host->gpu = gpu_begin();
     host->bus = gpu_open_bus("producer");
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .slots = slots,
-                               .pinned = pinned};
+    tb_pool_options options = gpu_words_options("frames", TB_CPU, WORDS, slots);
+    options.pinned = pinned;
     CHECK_OK(tb_pool_register(host->bus, &options, &host->pool));
     host->stream = gpu_stream();
     gpu_brake_init(&host->brake);
     CHECK_CUDA(tb__cuda()->mem_alloc(&memory, WORDS * 4));
-    host->device = words_at((void *)(uintptr_t)memory, TB_CUDA(0), WORDS);
+    host->device = gpu_words((void *)(uintptr_t)memory, TB_CUDA(0), WORDS);
 }
 
 static void host_end(struct host *host)
@@ -152,14 +141,9 @@ static void a_frame_of_varying_shape_is_written_on_a_stream(void)
     tb_pool *pools[2];
     host_begin(&host, 2, 0);
     for (int i = 0; i < 2; i++) {
-        tb_pool_options options = {.size = sizeof options,
-                                   .name = i == 0 ? "varying-host" : "varying-device",
-                                   .dtype = TB_U32,
-                                   .ndim = 1,
-                                   .shape = {8},
-                                   .device = i == 0 ? TB_CPU : TB_CUDA(0),
-                                   .capacity_bytes = WORDS * 4,
-                                   .slots = 3};
+        tb_pool_options options = gpu_words_options(i == 0 ? "varying-host" : "varying-device",
+                                                    i == 0 ? TB_CPU : TB_CUDA(0), 8, 3);
+        options.capacity_bytes = WORDS * 4;
         CHECK_OK(tb_pool_register(host.bus, &options, &pools[i]));
     }
     gpu_fill(&host.device, 99, host.stream);
@@ -260,7 +244,7 @@ static void a_pending_frame_is_copied_to_the_host(void)
     producer_start(&producer);
     consumer_begin(&consumer, &producer);
     uint32_t *pinned = gpu_pinned(WORDS * 4);
-    const tb_tensor destination = words_at(pinned, TB_CPU, WORDS);
+    const tb_tensor destination = gpu_words(pinned, TB_CPU, WORDS);
     for (uint32_t n = 1; n <= 5; n++) {
         producer_must(&producer, DO_BRAKE, 0, 0);
         producer_must(&producer, DO_PUBLISH, 0, n);
@@ -274,7 +258,7 @@ static void a_pending_frame_is_copied_to_the_host(void)
         CHECK_EQ(pinned[WORDS - 1], n);
     }
     uint32_t *pageable = malloc(WORDS * 4);
-    const tb_tensor slow = words_at(pageable, TB_CPU, WORDS);
+    const tb_tensor slow = gpu_words(pageable, TB_CPU, WORDS);
     producer_must(&producer, DO_PUBLISH, 0, 6);
     tb_frame *frame = consumer_next(&consumer, 6);
     CHECK_OK(tb_frame_copy_on(frame, &slow, consumer.stream));
@@ -339,7 +323,7 @@ static void a_frame_that_is_written_to_a_gpu_is_registered_once(void)
     CHECK_OK(tb_pool_write(device, tb_loan_tensor(loan), TB_SECONDS(5), NULL));
     CHECK_EQ(registrations(), before + 1);
     tb_loan_cancel(loan);
-    const tb_tensor other = words_at(foreign, TB_CPU, WORDS);
+    const tb_tensor other = gpu_words(foreign, TB_CPU, WORDS);
     CHECK_OK(tb_pool_write(device, &other, TB_SECONDS(5), NULL));
     free(foreign);
     host_end(&host);
@@ -359,7 +343,7 @@ static void G17_memory_that_cannot_be_exported_is_copied(void)
         harness_skip("the device has no managed memory");
     }
     CHECK_CUDA(tb__cuda()->mem_alloc_managed(&managed, WORDS * 4, 1 /* global */));
-    const tb_tensor tensor = words_at((void *)(uintptr_t)managed, TB_CUDA(0), WORDS);
+    const tb_tensor tensor = gpu_words((void *)(uintptr_t)managed, TB_CUDA(0), WORDS);
     gpu_fill(&tensor, 17, host.stream);
     for (int i = 0; i < 2; i++) {
         CHECK_OK(

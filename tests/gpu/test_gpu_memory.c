@@ -424,11 +424,7 @@ static void G14_a_slice_of_an_allocation_arrives_as_that_slice(void)
         words[i] = i * 2654435761u;
     }
     CHECK_CUDA(tb__cuda()->mem_alloc(&memory, BYTES));
-    tb_tensor all = {.data = (void *)(uintptr_t)memory,
-                     .device = TB_CUDA(0),
-                     .dtype = TB_U32,
-                     .ndim = 1,
-                     .shape = {BYTES / 4}};
+    tb_tensor all = gpu_words((void *)(uintptr_t)memory, TB_CUDA(0), BYTES / 4);
     tb_tensor host = all;
     host.data = words;
     host.device = TB_CPU;
@@ -441,8 +437,7 @@ static void G14_a_slice_of_an_allocation_arrives_as_that_slice(void)
                         : tb_pool_write(pool, &slice, TB_SECONDS(5), NULL));
         CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &frame));
         gpu_synchronize(stream);
-        tb_tensor copy = {
-            .data = got, .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {COUNT}};
+        tb_tensor copy = gpu_words(got, TB_CPU, COUNT);
         CHECK_OK(tb_copy(&copy, tb_frame_tensor(frame)));
         CHECK_EQ(memcmp(got, &words[OFFSET / 4], COUNT * 4), 0);
         CHECK_EQ(gpu_info(frame).copies, 1);

@@ -123,8 +123,7 @@ static void plain_consumer(void *argument)
     tb_reader *reader = gpu_open_reader(bus, "producer/frames", 0);
     struct order_seen seen = {0};
     uint32_t *words = gpu_pinned(WORDS * 4);
-    tb_tensor copy = {
-        .data = words, .device = TB_CPU, .dtype = TB_U32, .ndim = 1, .shape = {WORDS}};
+    tb_tensor copy = gpu_words(words, TB_CPU, WORDS);
     tb_frame *frame;
     (void)argument;
     parent_reached("attached");
@@ -196,14 +195,8 @@ static void every_frame_reaches_a_slow_stream(void)
     tb_frame *frame;
     struct gpu_brake brake;
     struct gpu_seen seen;
-    tb_pool_options options = {.size = sizeof options,
-                               .name = "frames",
-                               .dtype = TB_U32,
-                               .ndim = 1,
-                               .shape = {WORDS},
-                               .device = TB_CUDA(0),
-                               .slots = 3,
-                               .policy = TB_EVERY};
+    tb_pool_options options = gpu_words_options("frames", TB_CUDA(0), WORDS, 3);
+    options.policy = TB_EVERY;
     tb_reader_options every = {.size = sizeof every, .every = 1, .stream_ordered = 1};
     CHECK_OK(tb_pool_register(bus, &options, &pool));
     CHECK_OK(tb_reader_open(bus, "producer/frames", &every, &reader));

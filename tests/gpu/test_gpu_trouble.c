@@ -59,11 +59,7 @@ static void reader_role(void *argument)
     tb_bus *bus = gpu_open_bus("victim");
     tb_cuda_stream stream = gpu_stream();
     CHECK_CUDA(tb__cuda()->mem_alloc(&memory, WORDS * 4));
-    tb_tensor device = {.data = (void *)(uintptr_t)memory,
-                        .device = TB_CUDA(0),
-                        .dtype = TB_U32,
-                        .ndim = 1,
-                        .shape = {WORDS}};
+    tb_tensor device = gpu_words((void *)(uintptr_t)memory, TB_CUDA(0), WORDS);
     parent_reached("begun");
     do {
         parent_hear(&ask, sizeof ask);
