@@ -26,26 +26,24 @@ Threads: as dora's Node, one at a time; frames and pools as in the rest of Tenso
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import math
 import os
 import re
 import secrets
-import socket
 import time
 from typing import Any, Iterator
 
 import tensorbus
 from tensorbus import _descriptor, _quiet
 from tensorbus._consumers import Consumers
+from tensorbus._dora_inputs import KEY, Inputs, UnreachableError
+from tensorbus._dora_values import bytes_of, dtype_of, is_tensor, itemsize
+from tensorbus._place import Place, remove_if_empty, runtime_directory
 
 __all__ = ["Bus", "Pool", "UnreachableError", "attach"]
 
 NAMESPACE = "dora-tensor-pool"
-
-# Metadata of a message whose value is a handle: "<pool id, or -> <place>"; see _Place.
-KEY = "tensorbus"
 
 _AUTOMATIC_SLOTS = 6
 _PATIENCE_S = 5.0  # for a slot, when consumers hold all of them
@@ -54,46 +52,6 @@ _PATIENCE_S = 5.0  # for a slot, when consumers hold all of them
 _PROMISE_BYTES = 1 << 20
 
 _log = logging.getLogger("tensorbus.dora")
-
-
-class UnreachableError(tensorbus.NotFoundError):
-    """A frame lies where this process cannot read it: on another machine, or behind another
-    runtime directory."""
-
-
-class _Place:
-    """Where a process lives: boot of a machine, and runtime directory. Two processes can share
-    memory when both are the same."""
-
-    def __init__(self, host: str, boot: str, directory: str) -> None:
-        self.host, self.boot, self.directory = host, boot, directory
-
-    @classmethod
-    def here(cls, directory: str) -> _Place:
-        try:
-            with open("/proc/sys/kernel/random/boot_id") as file:
-                boot = file.read().strip()[:8]
-        except OSError:
-            boot = "unknown"
-        return cls(socket.gethostname(), boot, directory)
-
-    @classmethod
-    def parse(cls, text: str) -> _Place | None:
-        parts = text.split(" ", 2)
-        return cls(*parts) if len(parts) == 3 else None
-
-    def __str__(self) -> str:
-        return f"{self.host} {self.boot} {self.directory}"
-
-
-def runtime_directory() -> str:
-    """Where the sockets of Tensorbus are: $TENSORBUS_DIR, else $XDG_RUNTIME_DIR/tensorbus, else
-    /tmp/tensorbus-<uid>."""
-    if directory := os.environ.get("TENSORBUS_DIR"):
-        return directory
-    if directory := os.environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(directory, "tensorbus")
-    return f"/tmp/tensorbus-{os.getuid()}"
 
 
 def attach(
@@ -156,7 +114,7 @@ class Pool:
         self._inner = inner
         self.id = pool_id
         #: Bytes of a frame of the registered shape.
-        self.nbytes = math.prod(inner.shape) * _itemsize(inner.dtype)
+        self.nbytes = math.prod(inner.shape) * itemsize(inner.dtype)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -192,18 +150,16 @@ class Bus:
         self.name = name
         self.flow = node.dataflow_id()
         self.namespace = namespace
-        #: Per input: messages whose frame was overwritten or gone before this node came to them.
-        self.dropped: dict[str, int] = {}
         self._bus = tensorbus.open_bus(name, flow=self.flow, directory=directory)
         self._directory = directory or runtime_directory()
-        self._place = str(_Place.here(self._directory))
+        self._place = Place.here(self._directory)
+        self._inputs = Inputs(self._bus, self._place)
         self._counter = secrets.randbits(32)
         self._pools: dict[str, Pool] = {}
         self._by_uid: dict[bytes, Pool] = {}
         self._automatic: dict[tuple[str, str], tuple[Pool, int]] = {}  # by output and dtype
         self._sent_on: dict[str, set[str]] = {}  # pool id to outputs
         self._consumers = Consumers(node, name, os.path.join(self._directory, self.flow))
-        self._unreported: dict[str, int] = {}
         self._linger = linger
         self._stopped = False
         self._closed = False
@@ -242,7 +198,7 @@ class Bus:
         ours = {
             "version": 1,
             "path": f"{self.name}/{name}",
-            "place": self._place,
+            "place": str(self._place),
             "slots": pool.slots,
         }
         return _descriptor.encode(
@@ -326,7 +282,7 @@ class Bus:
             data = data.handle
         if isinstance(data, tensorbus.Handle):
             self._send_handle(output_id, data, metadata)
-        elif not isinstance(data, bytes) and _is_tensor(data):
+        elif not isinstance(data, bytes) and is_tensor(data):
             self._send_tensor(output_id, data, metadata, pool)
         else:
             self.node.send_output(output_id, data, metadata or {})
@@ -348,7 +304,7 @@ class Bus:
             self._by_uid[bytes(handle)[:16]] = into  # it may be the pool's first
             self._send_handle(output_id, handle, metadata)
 
-        if _nbytes(tensor) >= _PROMISE_BYTES and into.device == "cpu":
+        if bytes_of(tensor) >= _PROMISE_BYTES and into.device == "cpu":
             into.write(tensor, _PATIENCE_S, promised=send)
         else:
             self._send_handle(output_id, into.write(tensor, _PATIENCE_S), metadata)
@@ -376,8 +332,8 @@ class Bus:
         A larger tensor gets a new one, at least twice as large, and the old one stays for what is
         still on its way.
         """
-        dtype = _dtype(tensor)
-        size = _nbytes(tensor)
+        dtype = dtype_of(tensor)
+        size = bytes_of(tensor)
         pool, capacity = self._automatic.get((output_id, dtype), (None, 0))
         if pool is None or size > capacity:
             capacity = max(size, 2 * capacity, 4096)
@@ -446,59 +402,15 @@ class Bus:
         return event
 
     def _translate(self, event: dict[str, Any]) -> bool:
-        """Put the frame into an event that has a handle. False: the frame is lost."""
+        """False: the event's frame is lost."""
         if event["type"] == "STOP" and event["id"] == "MANUAL":
             self._stopped = True  # everybody stops: nobody is waited for
-        if event["type"] != "INPUT" or KEY not in event["metadata"]:
-            return True
-        input_id = event["id"]
-        pool_id, _, place = str(event["metadata"].pop(KEY)).partition(" ")
-        frame = self._open(event["value"], place, pool_id, input_id)
-        if frame is None:
-            self.dropped[input_id] = self.dropped.get(input_id, 0) + 1
-            self._unreported[input_id] = self._unreported.get(input_id, 0) + 1
-            return False
-        event["value"] = frame
-        event["pool"] = None if pool_id == "-" else pool_id
-        event["dropped"] = self._unreported.pop(input_id, 0)
-        return True
+        return self._inputs.translate(event)
 
-    def _open(self, value: Any, place: str, pool_id: str, input_id: str) -> Any | None:
-        try:
-            return tensorbus.open_frame(_bytes_of(value), bus=self._bus)
-        except (tensorbus.StaleError, tensorbus.FreedError):
-            return None
-        except (tensorbus.AgainError, tensorbus.OwnerDiedError, tensorbus.ClosedError) as error:
-            _log.warning("input `%s`: a frame that was promised is lost: %s", input_id, error)
-            return None
-        except tensorbus.NotFoundError as error:
-            self._check_reachable(place, pool_id, input_id, error)
-            _log.warning(
-                "input `%s`: a frame of pool `%s` is lost: its node has ended", input_id, pool_id
-            )
-            return None
-
-    def _check_reachable(self, place: str, pool_id: str, input_id: str, error: Exception) -> None:
-        """Raise when a frame could not be opened because of where it lies."""
-        there, here = _Place.parse(place), _Place.parse(self._place)
-        if there is None or here is None:
-            return
-        what = f"input `{input_id}`: pool `{pool_id}` is"
-        if there.boot != here.boot:
-            raise UnreachableError(
-                f"{what} on machine {there.host}, this node runs on {here.host}: memory is shared "
-                f"within one machine; send the array itself to nodes elsewhere"
-            ) from error
-        if there.directory != here.directory:
-            raise UnreachableError(
-                f"{what} reached through {there.directory}, this node looks in {here.directory}: "
-                f"start both with the same TENSORBUS_DIR"
-            ) from error
-        if there.host != here.host:
-            raise UnreachableError(
-                f"{what} in {there.host}, this node runs in {here.host} on the same machine: give "
-                f"both containers one {here.directory} (a shared volume)"
-            ) from error
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Per input: messages whose frame was overwritten or gone before this node came to them."""
+        return self._inputs.dropped
 
     # ------------------------------------------------------------------ the end
 
@@ -527,7 +439,7 @@ class Bus:
             except RuntimeError:
                 break  # the daemon is gone, and its table with it
         self._bus.close()
-        _remove_if_empty(os.path.join(self._directory, self.flow))
+        remove_if_empty(os.path.join(self._directory, self.flow))
 
     def _is_awaited(self, pool: Pool) -> bool:
         """Whether somebody who was sent its handles may come to it yet."""
@@ -547,48 +459,6 @@ class Bus:
 
     def __repr__(self) -> str:
         return f"<tensorbus.dora.Bus {self.name} of dataflow {self.flow}>"
-
-
-def _remove_if_empty(directory: str) -> None:
-    """Remove the dataflow's directory with its last process: there is no runner that would."""
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever adds to it holds this lock
-        os.rmdir(directory)
-    except OSError:
-        pass  # others are in it
-    finally:
-        os.close(fd)
-
-
-def _bytes_of(value: Any) -> Any:
-    """The bytes of a UInt8Array, in place."""
-    if len(value) == 0:
-        return b""
-    begin = value.offset
-    return memoryview(value.buffers()[1])[begin : begin + len(value)]
-
-
-def _is_tensor(data: Any) -> bool:
-    module = type(data).__module__.partition(".")[0]
-    return module != "pyarrow" and (hasattr(data, "__dlpack__") or module == "numpy")
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _nbytes(tensor: Any) -> int:
-    return math.prod(tensor.shape) * _itemsize(_dtype(tensor))
-
-
-def _itemsize(dtype: str) -> int:
-    """Bytes of an element: `float32` has 4, `float8_e4m3fn` 1, `bool` 1."""
-    digits = re.match(r"[a-z]+(\d+)", dtype)
-    return int(digits[1]) // 8 if digits else 1
 
 
 def _first_line(error: Exception) -> str:

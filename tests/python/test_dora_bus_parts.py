@@ -161,7 +161,7 @@ def test_freed_by_its_owner_is_dropped_for_all(camera):
 def test_why_a_pool_cannot_be_reached(camera, viewer, change, text):
     pool = camera.register(np.empty(4), name="image")
     send_frame(camera, pool, 1)
-    host, boot, directory = camera._place.split(" ", 2)
+    host, boot, directory = str(camera._place).split(" ", 2)
     message = camera.node.message(
         tensorbus=change.format(id=pool.id, host=host, boot=boot, dir=directory)
     )
