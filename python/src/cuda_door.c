@@ -135,10 +135,35 @@ static void leave(const struct scope *scope)
 
 /* ---- order ---- */
 
-int py_cuda_follow(struct py_state *state, tb_cuda_stream stream, tb_cuda_stream other)
+/* Without the GIL. Returns the driver's code, and which call it is of. */
+static int follow(tb_cuda_stream stream, tb_cuda_stream other, const char **call)
 {
     struct scope scope;
     void *event = NULL;
+    *call = "cuStreamGetCtx";
+    int code = enter(is_default(other) ? stream : other, 0, &scope);
+    if (code == 0) {
+        *call = "cuEventCreate";
+        code = cuda.event_create(&event, DISABLE_TIMING);
+    }
+    if (code == 0) {
+        *call = "cuEventRecord";
+        code = cuda.event_record(event, other);
+    }
+    if (code == 0) {
+        *call = "cuStreamWaitEvent";
+        code = cuda.stream_wait_event(stream, event, 0);
+    }
+    if (event != NULL) {
+        (void)cuda.event_destroy(event); /* its work goes on */
+    }
+    leave(&scope);
+    return code;
+}
+
+int py_cuda_follow(struct py_state *state, tb_cuda_stream stream, tb_cuda_stream other)
+{
+    const char *call;
     if (stream == other || (uintptr_t)stream + (uintptr_t)other == 1) {
         return 0; /* NULL and 1 are the same stream */
     }
@@ -146,24 +171,9 @@ int py_cuda_follow(struct py_state *state, tb_cuda_stream stream, tb_cuda_stream
         py_fail(state, TB_E_UNSUPPORTED, "a stream was given, but no CUDA driver is loaded");
         return -1;
     }
-    const char *call = "cuStreamGetCtx";
-    int code = enter(is_default(other) ? stream : other, 0, &scope);
-    if (code == 0) {
-        call = "cuEventCreate";
-        code = cuda.event_create(&event, DISABLE_TIMING);
-    }
-    if (code == 0) {
-        call = "cuEventRecord";
-        code = cuda.event_record(event, other);
-    }
-    if (code == 0) {
-        call = "cuStreamWaitEvent";
-        code = cuda.stream_wait_event(stream, event, 0);
-    }
-    if (event != NULL) {
-        (void)cuda.event_destroy(event); /* its work goes on */
-    }
-    leave(&scope);
+    PyThreadState *thread = PyEval_SaveThread();
+    int code = follow(stream, other, &call);
+    PyEval_RestoreThread(thread);
     if (code != 0) {
         py_fail(state, TB_E_SYSTEM,
                 "%s(stream %p) failed with CUDA error %d while stream %p was ordered behind it: "
@@ -185,6 +195,7 @@ struct py_cuda_mark *py_cuda_mark(tb_cuda_stream stream, tb_device device)
     if (mark == NULL) {
         return NULL;
     }
+    PyThreadState *thread = PyEval_SaveThread();
     int code = enter(stream, (int)(device & 0xffff), &scope);
     if (code == 0) {
         code = cuda.event_create(&mark->event, DISABLE_TIMING);
@@ -193,6 +204,7 @@ struct py_cuda_mark *py_cuda_mark(tb_cuda_stream stream, tb_device device)
         code = cuda.event_record(mark->event, stream);
     }
     leave(&scope);
+    PyEval_RestoreThread(thread);
     if (code != 0) {
         py_cuda_unmark(mark);
         return NULL;
@@ -207,7 +219,9 @@ int py_cuda_passed(const struct py_cuda_mark *mark)
 
 void py_cuda_await(const struct py_cuda_mark *mark)
 {
+    PyThreadState *thread = PyEval_SaveThread();
     (void)cuda.event_synchronize(mark->event);
+    PyEval_RestoreThread(thread);
 }
 
 void py_cuda_unmark(struct py_cuda_mark *take_mark)

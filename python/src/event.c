@@ -61,14 +61,14 @@ static void give_back_unused(struct py_event *event)
 
 void py_event_turn_end(struct py_event_turn *turn)
 {
-    struct py_event *event = turn->event;
-    py_turn_end(&turn->frame);
-    if (event == NULL) {
-        return;
+    struct py_event *event = (struct py_event *)Py_XNewRef((PyObject *)turn->event);
+    py_turn_end(&turn->frame); /* other threads may run: the turn may be another event's then */
+    if (event != NULL && turn->event == event) {
+        turn->event = NULL;
+        event->turn = NULL;
+        give_back_unused(event);
     }
-    turn->event = NULL;
-    event->turn = NULL;
-    give_back_unused(event);
+    Py_XDECREF((PyObject *)event);
 }
 
 int py_event_check(struct py_event *event)
@@ -133,6 +133,9 @@ PyObject *py_event_new(struct py_state *state, struct py_bus *bus, tb_event *tak
     if (self->id == NULL || self->text == NULL) {
         Py_DECREF((PyObject *)self);
         return NULL;
+    }
+    if (turn->event != NULL) {
+        turn->event->turn = NULL; /* of a thread that has asked at the same time */
     }
     self->turn = turn;
     turn->event = self;

@@ -41,7 +41,7 @@ int py_event_add(PyObject *module);
 PyObject *py_event_new(struct py_state *state, struct py_bus *bus, tb_event *take_event,
                        struct py_event_turn *turn);
 
-/* The node asks for the next event, or is closed. */
+/* The node asks for the next event, or is closed. The GIL may be released meanwhile. */
 void py_event_turn_end(struct py_event_turn *turn);
 
 /* 0 when its value is there; else -1 with an exception set. */

@@ -74,8 +74,16 @@ static void destroy(PyObject *self)
     py_object_free(self);
 }
 
+void py_turn_forget(struct py_turn *turn)
+{
+    if (turn->frame != NULL) {
+        leave_turn(turn->frame);
+    }
+}
+
 void py_turn_begin(struct py_turn *turn, PyObject *frame)
 {
+    py_turn_forget(turn); /* of another thread's, in the same loop */
     turn->frame = frame_of(frame);
     turn->frame->turn = turn;
 }
@@ -88,13 +96,6 @@ void py_turn_end(struct py_turn *turn)
         if (!frame->held && !frame->lent) {
             end(frame);
         }
-    }
-}
-
-void py_turn_forget(struct py_turn *turn)
-{
-    if (turn->frame != NULL) {
-        leave_turn(turn->frame);
     }
 }
 

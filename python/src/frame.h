@@ -24,7 +24,7 @@ struct py_turn {
     struct py_frame *frame; /* not owned; NULL: gone */
 };
 void py_turn_begin(struct py_turn *turn, PyObject *frame);
-void py_turn_end(struct py_turn *turn); /* the frame ends, unless held */
+void py_turn_end(struct py_turn *turn); /* the frame ends, unless held; may release the GIL */
 
 /* The turn is over without a next one: its frame lives on. */
 void py_turn_forget(struct py_turn *turn);

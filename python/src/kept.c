@@ -63,9 +63,7 @@ void py_kept_end(struct py_kept **list)
     while (*list != NULL) {
         struct py_kept *kept = *list;
         *list = kept->next;
-        PyThreadState *thread = PyEval_SaveThread();
         py_cuda_await(kept->mark);
-        PyEval_RestoreThread(thread);
         let_go(kept);
     }
 }

@@ -49,15 +49,21 @@ void py_lease_ref(struct py_lease *lease)
     lease->users++;
 }
 
-/* Where no stream works on it a frame is given back at once. */
+/* Where no stream works on it a frame is given back at once. A stream takes what it is told only
+ * when its queue has room, and what empties the queue may need the GIL. Nobody else has the lease
+ * any more. */
 static tb_status give_back(struct py_lease *lease)
 {
-    if (lease->on_stream) {
-        tb_status status = tb_frame_release_on(lease->frame, lease->stream);
-        return status == TB_E_UNSUPPORTED ? TB_OK : status; /* no driver, so no stream has work */
+    if (!lease->on_stream) {
+        tb_frame_release(lease->frame);
+        return TB_OK;
     }
-    tb_frame_release(lease->frame);
-    return TB_OK;
+    py_bus_enter(lease->bus);
+    PyThreadState *thread = PyEval_SaveThread();
+    tb_status status = tb_frame_release_on(lease->frame, lease->stream);
+    PyEval_RestoreThread(thread);
+    py_bus_leave(lease->bus);
+    return status == TB_E_UNSUPPORTED ? TB_OK : status; /* no driver, so no stream has work */
 }
 
 tb_status py_lease_unref(struct py_lease *lease)

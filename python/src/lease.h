@@ -28,7 +28,8 @@ struct py_lease *py_lease_new(struct py_bus *bus, PyObject *keep, void (*gone)(P
 
 void py_lease_ref(struct py_lease *lease);
 
-/* The last user's end gives the frame back. Returns what tb_frame_release_on() has said. */
+/* The last user's end gives the frame back. Returns what tb_frame_release_on() has said. The GIL
+ * may be released meanwhile: whoever has the lease from somewhere forgets it there before. */
 tb_status py_lease_unref(struct py_lease *lease);
 
 /* A use of the frame on a stream: the stream waits for it, and it is given back in the stream's

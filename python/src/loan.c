@@ -85,45 +85,51 @@ static PyObject *wrap(struct py_pool *pool, tb_loan *loan)
     return (PyObject *)self;
 }
 
+/* A loan as an object: makes its slot writable and gives it its shape. The loan stays the caller's
+ * on failure. */
+static PyObject *open_loan(struct py_pool *pool, tb_loan *loan, const tb_tensor *shape,
+                           const struct py_stream *stream)
+{
+    int failed = py_pool_slot_open(pool, loan);
+    if (failed != 0) {
+        return py_fail(pool->bus->state, TB_E_NOMEM, "pool `%s`: making a slot writable again: %s",
+                       pool->name, strerror(failed));
+    }
+    PyObject *self = set_shape(pool->bus->state, loan, shape) == 0 ? wrap(pool, loan) : NULL;
+    if (self != NULL) {
+        loan_of(self)->stream = *stream;
+    }
+    return self;
+}
+
 PyObject *py_loan_new(struct py_pool *pool, int64_t timeout_ns, const tb_tensor *shape,
                       const struct py_stream *stream)
 {
-    struct py_state *state = pool->bus->state;
     tb_loan *loan = NULL;
     tb_status status;
     int interrupted = 0;
-    int opened = 0;
     if (py_pool_check(pool, "write") != 0) {
         return NULL;
     }
+    py_pool_use(pool); /* who frees it meanwhile leaves the loan's slot there */
     if (timeout_ns == TB_POLL) {
         status = tb_pool_loan(pool->pool, TB_POLL, &loan);
     } else {
         struct py_wait wait;
-        py_pool_use(pool);
         py_wait_begin(&wait, pool->bus);
         status = tb_pool_loan(pool->pool, timeout_ns, &loan);
         interrupted = py_wait_end(&wait) != 0;
-        py_pool_unuse(pool);
-    }
-    if (status == TB_OK && !interrupted) {
-        opened = py_pool_slot_open(pool, loan);
     }
     PyObject *self = NULL;
-    if (status == TB_OK && !interrupted && opened == 0 && set_shape(state, loan, shape) == 0) {
-        self = wrap(pool, loan);
-        if (self != NULL) {
-            loan_of(self)->stream = *stream;
-        }
-    } else if (status != TB_OK && !interrupted) {
+    if (status == TB_OK && !interrupted) {
+        self = open_loan(pool, loan, shape, stream);
+    } else if (!interrupted) {
         py_pool_raise(pool, status, "write");
-    } else if (opened != 0 && !interrupted) {
-        py_fail(state, TB_E_NOMEM, "pool `%s`: making a slot writable again: %s", pool->name,
-                strerror(opened));
     }
     if (self == NULL && status == TB_OK && pool->bus->bus != NULL) {
         tb_loan_cancel(loan);
     }
+    py_pool_unuse(pool);
     return self;
 }
 
@@ -169,9 +175,7 @@ static void await_stream(const struct py_loan *loan)
     }
     struct py_cuda_mark *mark = py_cuda_mark(loan->stream.stream, loan->tensor.device);
     if (mark != NULL) {
-        PyThreadState *thread = PyEval_SaveThread();
         py_cuda_await(mark);
-        PyEval_RestoreThread(thread);
         py_cuda_unmark(mark);
     }
 }

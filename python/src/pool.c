@@ -64,18 +64,24 @@ int py_pool_check(struct py_pool *pool, const char *verb)
 
 /* ---- life ---- */
 
-/* Give the memory back once the pool was freed and nothing uses it. */
+/* Give the memory back once the pool was freed and nothing uses it. Waits for streams that still
+ * work on its frames: without the GIL. */
 static void close_when_idle(struct py_pool *pool)
 {
-    if (!pool->freed || pool->users > 0 || pool->pool == NULL || pool->bus->bus == NULL ||
+    tb_pool *closed = pool->pool;
+    if (!pool->freed || pool->users > 0 || closed == NULL || pool->bus->bus == NULL ||
         pool->bus->forked) {
         return;
     }
     pool->stats.size = sizeof pool->stats;
-    tb_status ignored = tb_pool_get_stats(pool->pool, &pool->stats);
+    tb_status ignored = tb_pool_get_stats(closed, &pool->stats);
     (void)ignored;
-    tb_pool_close(pool->pool);
     pool->pool = NULL;
+    py_bus_enter(pool->bus);
+    PyThreadState *thread = PyEval_SaveThread();
+    tb_pool_close(closed);
+    PyEval_RestoreThread(thread);
+    py_bus_leave(pool->bus);
 }
 
 void py_pool_use(struct py_pool *pool)

@@ -20,13 +20,20 @@ static struct py_reader *reader_of(PyObject *self)
 
 /* ---- life ---- */
 
+/* Waits for streams that have not given their frames back yet: without the GIL. */
 static void close_when_idle(struct py_reader *reader)
 {
-    if (reader->closed && reader->users == 0 && reader->reader != NULL) {
-        if (reader->bus->bus != NULL) {
-            tb_reader_close(reader->reader);
-        }
-        reader->reader = NULL;
+    tb_reader *closed = reader->reader;
+    if (!reader->closed || reader->users > 0 || closed == NULL) {
+        return;
+    }
+    reader->reader = NULL;
+    if (reader->bus->bus != NULL) {
+        py_bus_enter(reader->bus);
+        PyThreadState *thread = PyEval_SaveThread();
+        tb_reader_close(closed);
+        PyEval_RestoreThread(thread);
+        py_bus_leave(reader->bus);
     }
 }
 

@@ -57,7 +57,7 @@ for group in "${groups[@]}"; do
     case $group in
     driver)
         command+=(test_gpu.py test_gpu_processes.py test_gpu_writes.py test_gpu_peers.py test_gpu_adopt.py)
-        command+=(test_callbacks.py)
+        command+=(test_gpu_queues.py test_callbacks.py)
         ;;
     torch | cupy | jax | dora) command+=("test_gpu_$group.py") ;;
     examples) command+=(test_pool_examples_gpu.py test_camera_gpu.py) ;;

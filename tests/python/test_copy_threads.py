@@ -89,25 +89,17 @@ def test_the_copy_begins_while_its_handle_is_sent(bus):
         assert (pool.read().numpy() == 4).all()
 
 
-@pytest.mark.parametrize("call", [
-    "pool.write(source, patience, promised=promised)",
-    "pool.write(source, patience)",
-    "pool.loan(patience)",
-    "tb.Pool.register(b'1', slots=patience, bus=bus)",
-])
-@pytest.mark.parametrize("end", ["raise KeyError", "return"])
-def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
+def interrupted(call, action):
+    """A script in which a signal's handler acts within a call, when it has done half of its work."""
     # Another thread asks for the GIL while the call reads a number, and so has it for certain when
-    # the call lets go of it. Its signal is there when the call has the GIL back, with half of its
-    # work done: the handler runs then.
-    kit.run(
-        f"""
+    # the call lets go of it. Its signal is there when the call has the GIL back: the handler runs
+    # then.
+    return f"""
         import functools
 
-        def close(*_):
+        def act(*_):
             if between:
-                bus.close()
-                {end}
+                {action}
 
         def interrupt():
             go.acquire()
@@ -121,7 +113,7 @@ def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
             __float__ = functools.partial(max, [1.0] * 3_000_000)
             __index__ = functools.partial(max, [2] * 3_000_000)
 
-        signal.signal(signal.SIGUSR1, close)
+        signal.signal(signal.SIGUSR1, act)
         source = np.full((5, 1 << 20), 3, np.uint8)
         bus = tb.open_bus("one")
         pool = tb.Pool.register(source, copy_threads=2, bus=bus)
@@ -133,15 +125,44 @@ def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
             thread.start()
             between = True
             go.release()
+            result = None
             try:
                 result = {call}
-            except (KeyError, tb.ClosedError):
+            except (KeyError, tb.ClosedError, tb.FreedError):
+                break
+            if pool.freed:
                 break
             assert not bus.closed
             between, result = False, None
             thread.join()
         thread.join()
-        assert bus.closed
-        """,
-        env={"MALLOC_PERTURB_": "165"},  # what was freed is no pool any more
-    )
+        """
+
+
+PERTURB = {"MALLOC_PERTURB_": "165"}  # what was freed is no pool any more
+
+
+@pytest.mark.parametrize("call", [
+    "pool.write(source, patience, promised=promised)",
+    "pool.write(source, patience)",
+    "pool.loan(patience)",
+    "tb.Pool.register(b'1', slots=patience, bus=bus)",
+])
+@pytest.mark.parametrize("end", ["raise KeyError", "return"])
+def test_a_signals_handler_closes_the_bus_under_a_call(directory, call, end):
+    kit.run(interrupted(call, f"bus.close(); {end}"), "assert bus.closed", env=PERTURB)
+
+
+@pytest.mark.parametrize("call", ["pool.write(source, patience, promised=promised)",
+                                  "pool.loan(patience)"])
+def test_a_signals_handler_frees_the_pool_under_a_call(directory, call):
+    kit.run(interrupted(call, "pool.free()"), """
+        assert pool.freed
+        if isinstance(result, tb.Loan):  # its slot is there as long as it is
+            result.numpy()[:] = 5
+            try:
+                result.publish()
+                raise SystemExit("published into a pool that was freed")
+            except tb.FreedError:
+                pass
+        """, env=PERTURB)

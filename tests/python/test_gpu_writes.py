@@ -2,7 +2,6 @@
 
 import pytest
 
-import gpu_kit
 from gpu_kit import needs_gpu, run_scene as run
 
 pytestmark = pytest.mark.usefixtures("directory")
@@ -177,43 +176,6 @@ def test_a_loan_that_is_said_to_be_complete_waits_for_no_stream() -> None:
         default.off()
         assert (pool.read().copy() == A).all()
         """)
-
-
-@pytest.mark.skipif(gpu_kit.REAL, reason="how much a queue takes is told the fake driver")
-@needs_gpu
-def test_other_threads_run_while_the_streams_queue_is_full() -> None:
-    run("""
-        mine = gpu.stream()
-        brake = Brake(mine)
-        loan = pool.loan()
-        timer = threading.Timer(0.1, brake.off)
-        timer.start()
-        begin = time.monotonic()
-        loan.publish(stream=mine)  # has to wait for room
-        assert time.monotonic() - begin > 0.05
-        timer.join()
-        """, machine="devices=1;queue=1")
-
-
-@pytest.mark.skipif(gpu_kit.REAL, reason="how much a queue takes is told the fake driver")
-@needs_gpu
-@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
-@pytest.mark.parametrize("stream", ["-1", "gpu.stream()"])
-def test_nor_does_another_publisher_of_the_pool_keep_them(device: str, stream: str) -> None:
-    run(f"""
-        other = tb.Pool.register(A, name="other", device="{device}")
-        loan, complete = other.loan(), other.loan()
-        mine, second = gpu.stream(), {stream}
-        brake = Brake(mine)
-        first = threading.Thread(target=loan.publish, kwargs=dict(stream=mine))
-        first.start()
-        time.sleep(0.1)  # it waits for room
-        timer = threading.Timer(0.1, brake.off)
-        timer.start()
-        complete.publish(stream=second)  # behind it, in one pool
-        first.join()
-        timer.join()
-        """, machine="devices=1;queue=1")
 
 
 @needs_gpu

@@ -1,6 +1,7 @@
 """Readers: opening, order, timeouts, ends, other processes."""
 
 import signal
+import threading
 import time
 
 import numpy as np
@@ -143,6 +144,28 @@ def test_a_consumer_that_dies_holds_nothing(directory: object) -> None:
                 pool.write(bytes(8), 0)
             script.kill()
             pool.write(bytes(8), 1)
+
+
+def test_two_threads_in_one_loop(bus: tb.Bus) -> None:
+    """Both wait before either has its frame: the loop's turn is the later one's."""
+    pool = tb.Pool.register(tb.Spec(1, "u1"), name="front", slots=4)
+    reader = tb.Reader("camera/front", every=True)
+    loop = iter(reader)
+    frames: list[tb.Frame] = []
+    threads = [threading.Thread(target=lambda: frames.append(next(loop))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    kit.await_true(lambda: reader.stats().waits == 2, "two threads that wait")
+    for value in range(2):
+        pool.write(bytes([value]))
+        kit.await_true(lambda: len(frames) > value, "a frame")
+    for thread in threads:
+        thread.join()
+    later = frames.pop()
+    frames.clear()  # the former one's end is not the end of the later one's turn
+    pool.write(b"x")
+    assert next(loop).sequence == 3
+    assert later.released
 
 
 def test_freed_by_a_reader(bus: tb.Bus) -> None:
