@@ -200,7 +200,7 @@ static tb_status publish_now(struct py_loan *loan, tb_loan *given)
     struct py_pool *pool = loan->pool;
     int on_gpu = loan->tensor.device != TB_CPU;
     int complete = loan->stream.complete || (!loan->stream.given && !on_gpu);
-    /* Another thread that publishes this loan, which it may not, writes it before it is told so. */
+    /* Read with the GIL, as whatever other threads might change. */
     tb_cuda_stream stream = loan->stream.stream;
     pool->streamed |= on_gpu || !complete;
     if (!pool->streamed) {

@@ -65,6 +65,48 @@ def test_nor_does_another_publisher_of_the_pool_keep_them(device: str, stream: s
         """)
 
 
+def test_another_publisher_of_the_loan_does_not_choose_its_stream() -> None:
+    """It is told that the loan was published, and the stream that it has named is nobody's. It asks
+    for the GIL while the call reads its stream, and so has it when the call lets go of it."""
+    run_scene(FULL, """
+        import functools
+
+        class Slow:  # takes long without a look at who else wants to run
+            __cuda_stream__ = functools.partial(max, [(0, mine)] * 1_000_000)
+
+        def publish_too():
+            go.acquire()
+            try:
+                loan.publish(stream=second)
+            except tb.InvalidError:
+                late.append(loan)
+
+        late = []
+        slow = Slow()
+        reader = tb.Reader("camera/front", stream_ordered=True)
+        for _ in range(20):
+            brake, loan, go = Brake(mine), pool.loan(), threading.Lock()
+            go.acquire()
+            thread = threading.Thread(target=publish_too)
+            thread.start()
+            go.release()
+            try:
+                loan.publish(stream=slow)
+            except tb.InvalidError:
+                brake.off()  # it was the other one's
+                thread.join()
+                reader.next(5).release()
+                continue
+            thread.join()
+            frame = reader.next(5)
+            time.sleep(0.001)  # the other stream would be done by now
+            assert frame.poll() is False, "published in the order of another thread's stream"
+            brake.off()
+            frame.release(stream=mine)
+        assert late
+        """)
+
+
 @needs_fake
 @pytest.mark.parametrize("call", [
     "pool.write(Exporter(memory), stream=mine)",
