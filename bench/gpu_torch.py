@@ -20,9 +20,10 @@ ours is published as complete, which -1 says. Blocks of frames by each way alter
 that are not counted. `torch` is torch.multiprocessing.Queue, `torch_simple_queue` its SimpleQueue,
 and `torch_reused` that with three tensors that are handed over again and again, as its
 documentation advises: the fastest of them is what we are compared with. Three more ways are there
-to look at: `ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin` by
-a reader that looks for the next frame for 500 us before it sleeps; and `floor`, which hands nothing
-over: a byte through a pipe wakes the other process, which reads one element of a tensor of its own.
+to look at: `ours_on_stream` by publish(stream=...), as if the GPU were still at work; `ours_spin`
+by a reader that looks for the next frame for 500 us before it sleeps; and `floor`, which hands
+nothing over: a byte through a pipe wakes the other process, which reads one element of a tensor of
+its own.
 
 The consumer works on one stream, whose number it has looked up once: it takes frames by
 torch.from_dlpack(frame.__dlpack__(stream=number, max_version=(1, 0))). Given the frame itself
@@ -58,7 +59,8 @@ CALLS = 200  # of one kind, for the profile
 SPIN_US = 500
 BUDGET_S = 35.0  # when it is over no further block is begun
 PATIENCE_S = 20.0  # for one frame
-WAYS = ("ours", "ours_on_stream", "torch", "torch_simple_queue", "torch_reused", "ours_spin", "floor")
+WAYS = ("ours", "ours_on_stream", "torch", "torch_simple_queue", "torch_reused", "ours_spin",
+        "floor")
 REUSED = 3  # tensors
 STEPS = ("taken", "tensor", "part", "read")  # of the consumer
 

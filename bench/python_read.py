@@ -1,9 +1,9 @@
 """What reading a frame costs in Python, beside the same in C: `python bench/python_read.py`.
 
-Prints, as JSON: the overhead of taking a 1080p frame (6.2 MB) as a NumPy view over the C calls that it
-makes, in µs (p50 of many); and the time from the interpreter's start to the first frame read, beyond
-an interpreter that imports NumPy, in ms (best of several). The C calls are timed by a small program
-that is compiled against the library beside the package.
+Prints, as JSON: the overhead of taking a 1080p frame (6.2 MB) as a NumPy view over the C calls that
+it makes, in µs (p50 of many); and the time from the interpreter's start to the first frame read,
+beyond an interpreter that imports NumPy, in ms (best of several). The C calls are timed by a small
+program that is compiled against the library beside the package.
 """
 
 from __future__ import annotations

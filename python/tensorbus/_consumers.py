@@ -1,4 +1,4 @@
-"""Which nodes of a dora dataflow take a node's outputs, and which of them may still want a frame."""
+"""Which nodes of a dora dataflow take a node's outputs, and which of these may want frames yet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Consumers:
     """The nodes that take the outputs of one node, by their names on the bus of the dataflow.
 
     A node has come when its name is in the bus's directory, and is gone when it was there and
-    answers no more. One that never comes may be a node that has nothing to do with Tensorbus, or one
-    that is still starting: nothing tells them apart.
+    answers no more. One that never comes may be a node that has nothing to do with Tensorbus, or
+    one that is still starting: nothing tells them apart.
 
     Threads: one at a time.
     """
@@ -52,7 +52,9 @@ class Consumers:
     def look(self) -> None:
         """Note who has come; costs nothing once all have."""
         if self._awaited:
-            self._awaited = {name for name in self._awaited if not os.path.lexists(self._path(name))}
+            self._awaited = {
+                name for name in self._awaited if not os.path.lexists(self._path(name))
+            }
 
     def wanting(self, outputs: Iterable[str]) -> set[str]:
         """Who takes any of these outputs, without those that are known to be gone."""

@@ -14,11 +14,11 @@ and in another node of the dataflow:
         if event["type"] == "INPUT":
             image = event["value"].numpy()      # in the sender's memory, read-only
 
-dora stays what it is: it starts the nodes, routes the messages, logs, stops. A handle is an ordinary
-message of 48 bytes; the tensor stays where its producer wrote it and is read there, by any number of
-nodes, also under several daemons on one machine. Each pool announces itself in dora's extension
-table (namespace `dora-tensor-pool`, under its id, as JSON in the layout of dora's own tensor pool);
-dropping that key, by any node, frees the pool. docs/dora.md has the whole story.
+dora stays what it is: it starts the nodes, routes the messages, logs, stops. A handle is an
+ordinary message of 48 bytes; the tensor stays where its producer wrote it and is read there, by any
+number of nodes, also under several daemons on one machine. Each pool announces itself in dora's
+extension table (namespace `dora-tensor-pool`, under its id, as JSON in the layout of dora's own
+tensor pool); dropping that key, by any node, frees the pool. docs/dora.md has the whole story.
 
 Threads: as dora's Node, one at a time; frames and pools as in the rest of Tensorbus.
 """
@@ -418,8 +418,8 @@ class Bus:
         """Leave the dataflow's bus; idempotent, and called at the process's end.
 
         Waits up to `linger` seconds until every consumer of a handle has opened its pool, or is
-        gone, so that handles in their queues stay readable; frames that consumers hold stay valid in
-        any case. Ctrl-C ends the wait: KeyboardInterrupt is raised, and the bus is closed.
+        gone, so that handles in their queues stay readable; frames that consumers hold stay valid
+        in any case. Ctrl-C ends the wait: KeyboardInterrupt is raised, and the bus is closed.
         """
         if self._closed or os.getpid() != self._pid:
             return

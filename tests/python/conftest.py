@@ -1,5 +1,5 @@
-"""Every test has a runtime directory of its own and leaves nothing behind: no descriptor, no mapping of
-a pool, no thread, no child process, no socket or file."""
+"""Every test has a runtime directory of its own and leaves nothing behind: no descriptor, no
+mapping of a pool, no thread, no child process, no socket or file."""
 
 from __future__ import annotations
 

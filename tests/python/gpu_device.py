@@ -1,6 +1,6 @@
-"""A GPU by its driver alone, for the tests' scripts: memory, streams, a brake that holds a stream up,
-and objects that hand memory over by DLPack and by __cuda_array_interface__ as frameworks do. The same
-with the fake driver and with a real one."""
+"""A GPU by its driver alone, for the tests' scripts: memory, streams, a brake that holds a stream
+up, and objects that hand memory over by DLPack and by __cuda_array_interface__ as frameworks do.
+The same with the fake driver and with a real one."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _delete(address: int) -> None:
 
 
 class Exporter:
-    """Memory as a framework exports it by DLPack: `streams` are those it was asked to be ready for."""
+    """Memory as a framework exports it by DLPack; `streams`: what it was to be ready for."""
 
     def __init__(self, memory: Memory, label: str = "", code: int = 2, device: int = 0) -> None:
         self.memory, self.label, self.code, self.device = memory, label, code, device

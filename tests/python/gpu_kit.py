@@ -1,5 +1,5 @@
-"""Scripts that use a GPU. By default it is the one that the fake driver plays (in TB_FAKE_CUDA_DIR, or
-the build folder of TB_BINARY_DIR); with TB_GPU_REAL=1 it is the machine's own."""
+"""Scripts that use a GPU. By default it is the one that the fake driver plays (in TB_FAKE_CUDA_DIR,
+or the build folder of TB_BINARY_DIR); with TB_GPU_REAL=1 it is the machine's own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the tests of pools, readers and frames share: scripts in processes of their own, and counting
-what a process has."""
+"""What the tests of pools, readers and frames share: scripts in processes of their own, and
+counting what a process has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def hear():
 """
 
 
-# Processes of this test that ended by a signal, or otherwise than they should: their sockets are left.
+# Processes of this test that ended by a signal, or otherwise than they should: their sockets are
+# left.
 killed: list[int] = []
 
 

@@ -295,7 +295,7 @@ def test_values_of_other_kinds_as_arrow(pair):
 
 
 def test_numbers_that_arrow_lacks(pair):
-    """Complex ones are lists of two parts, bfloat16 and float8 binary values; booleans are refused."""
+    """Complex ones are lists of two parts, bfloat16 and float8 binary values; no booleans."""
     for dtype, part in ((np.complex64, pa.float32()), (np.complex128, pa.float64())):
         sent = np.array([[1 + 2j, 3], [4j, 5 - 1j]], dtype)
         got = receive(pair, sent).arrow()

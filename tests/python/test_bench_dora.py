@@ -1,4 +1,4 @@
-"""`tensorbus bench dora`: its words, its arithmetic and its verdicts. Numbers are not judged here."""
+"""`tensorbus bench dora`: its words, its arithmetic and its verdicts. No number is judged."""
 
 from __future__ import annotations
 

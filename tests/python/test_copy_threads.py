@@ -90,7 +90,7 @@ def test_the_copy_begins_while_its_handle_is_sent(bus):
 
 
 def interrupted(call, action):
-    """A script in which a signal's handler acts within a call, when it has done half of its work."""
+    """A script in which a signal's handler acts within a call, half of whose work is done."""
     # Another thread asks for the GIL while the call reads a number, and so has it for certain when
     # the call lets go of it. Its signal is there when the call has the GIL back: the handler runs
     # then.

@@ -1,15 +1,16 @@
 """The code of the pages about Python is run as it stands there, and prints what stands there.
 
 Blocks by what follows their language:
-    ```python             run in one process for the page, one after the other. Each print() ends with a
-                          comment of what it prints; `...` in it stands for anything.
+    ```python             run in one process for the page, one after the other. Each print() ends
+                          with a comment of what it prints; `...` in it stands for anything.
     ```python torch       the same, where the module can be imported.
     ```python crash       after the blocks before it, in a process of its own, which SIGSEGV ends.
     ```python camera.py   written to a file.
     ```yaml flow.yml      the same.
-    ```sh                 run in the folder with these files; with `sh pyarrow` where it can be imported.
-    ```text               what the `sh` or `crash` block before it prints: lines in any order between
-                          others for `tensorbus run`, exactly this otherwise.
+    ```sh                 run in the folder with these files; with `sh pyarrow` where that can be
+                          imported.
+    ```text               what the `sh` or `crash` block before it prints: lines in any order
+                          between others for `tensorbus run`, exactly this otherwise.
 Blocks without a language are not run: installing, and commands with files of the reader's.
 """
 
@@ -175,8 +176,10 @@ def test_snippets_that_crash_say_why(page: str, directory: object) -> None:
         block, after = blocks[number], blocks[number + 1]
         assert after.language == "text", f"{after.where}: what is printed?"
         before = [b for b in session_blocks(blocks[:number]) if b.module in (None, block.module)]
-        if block.module and session([dataclasses.replace(block, text="", words=[block.module])])[0] == [None]:
-            continue
+        if block.module:
+            module = dataclasses.replace(block, text="", words=[block.module])
+            if session([module])[0] == [None]:
+                continue
         _, err = session([*before, block], status=-11)
         kit.killed.append(0)
         assert " ".join(after.text.split()) in " ".join(err.split()), f"{block.where}:\n{err}"
@@ -189,7 +192,8 @@ def test_files_and_commands(page: str, tmp_path: pathlib.Path) -> None:
     for number, block in enumerate(blocks):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)
-        if block.language != "sh" or block.module and importlib.util.find_spec(block.module) is None:
+        missing = block.module and importlib.util.find_spec(block.module) is None
+        if block.language != "sh" or missing:
             continue
         out = place.run("bash", "-c", block.text).splitlines()
         after = blocks[number + 1]
@@ -222,8 +226,10 @@ def test_names_exist(page: str) -> None:
             thing = getattr(thing, name)
     kinds = {"pool": tb.Pool, "reader": tb.Reader, "frame": tb.Frame,
              "loan": tb.Loan, "event": tb.Event}  # fmt: skip
-    for kind, name in sorted(set(re.findall(r"\b(pool|reader|frame|loan|event)\.([a-z_]\w*)", text))):
-        assert hasattr(kinds[kind], name) or (page, kind, name) in OF_OTHERS, f"{page}: {kind}.{name}"
+    used = re.findall(r"\b(pool|reader|frame|loan|event)\.([a-z_]\w*)", text)
+    for kind, name in sorted(set(used)):
+        known = hasattr(kinds[kind], name) or (page, kind, name) in OF_OTHERS
+        assert known, f"{page}: {kind}.{name}"
 
 
 # tensorbus.dora's pools have an id.

@@ -85,7 +85,12 @@ def test_a_naive_datetime_is_local_time(api):
 
 @pytest.mark.parametrize(
     ("metadata", "error"),
-    [({"a": 2**63}, OverflowError), ({"a": [1, "b"]}, TypeError), ({1: 1}, RuntimeError), ([], TypeError)],
+    [
+        ({"a": 2**63}, OverflowError),
+        ({"a": [1, "b"]}, TypeError),
+        ({1: 1}, RuntimeError),
+        ([], TypeError),
+    ],
 )  # fmt: skip
 def test_metadata_that_is_refused(api, metadata, error):
     with pytest.raises(error):

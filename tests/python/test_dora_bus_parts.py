@@ -374,7 +374,12 @@ def test_large_arrays_are_sent_before_they_are_copied(camera, viewer):
     """The handle leaves while the frame is being written; small ones leave behind it."""
     frames = []
     send = camera.node.send_output
-    camera.node.send_output = lambda *args: (frames.append(camera._pools[pool.id].stats().frames), send(*args))
+
+    def count_and_send(*args):
+        frames.append(camera._pools[pool.id].stats().frames)
+        send(*args)
+
+    camera.node.send_output = count_and_send
     small, large = np.arange(4), np.arange(1 << 18)
     pool = camera.register(large, name="large")
     camera.send_output("image", large, pool=pool)
@@ -420,7 +425,8 @@ def test_a_promise_whose_sender_dies_is_a_lost_message(caplog):
         handle = bytes.fromhex(camera.hear())
         with attach(FakeNode(), "viewer") as viewer:
             node = viewer.node
-            node.send_output("image", handle, {tensorbus.dora.KEY: f"pool_camera_1 {viewer._place}"})
+            place = {tensorbus.dora.KEY: f"pool_camera_1 {viewer._place}"}
+            node.send_output("image", handle, place)
             node.events = [node.message()]
             timer = kit.later(0.2, camera.kill)
             assert viewer.next() is None

@@ -1,5 +1,5 @@
-"""PyTorch, JAX and CuPy, where they are installed: frames without a copy, tensors written as they are.
-Each in a process of its own, since they start threads."""
+"""PyTorch, JAX and CuPy, where they are installed: frames without a copy, tensors written as they
+are. Each in a process of its own, since they start threads."""
 
 import importlib.util
 

@@ -1,5 +1,5 @@
-"""Pools in a GPU's memory: what goes in and out, and in which order. Needs no framework: the tests play
-one, over the driver itself (gpu_device.py), in processes of their own. Between processes:
+"""Pools in a GPU's memory: what goes in and out, and in which order. Needs no framework: the tests
+play one, over the driver itself (gpu_device.py), in processes of their own. Between processes:
 test_gpu_processes.py."""
 
 import os

@@ -25,6 +25,13 @@ def full(call):  # while there is no room, until another thread has made some
     timer.join()
     return result
 
+def release_late(frame):  # a thread gives it back, once the brake is off
+    brake = Brake(mine)
+    thread = threading.Thread(target=frame.release, kwargs=dict(stream=mine))
+    thread.start()
+    soon(lambda: frame.released)
+    return brake, thread
+
 def all_given_back():
     gpu.synchronize(mine)
     soon(lambda: pool.stats().held == 0)
@@ -169,10 +176,7 @@ def test_a_frame_that_is_being_given_back_is_nobodys() -> None:
     run("""
         pool.write(A)
         frame = pool.read()
-        brake = Brake(mine)
-        thread = threading.Thread(target=frame.release, kwargs=dict(stream=mine))
-        thread.start()
-        soon(lambda: frame.released)
+        brake, thread = release_late(frame)
         for call in (frame.copy, frame.hold, frame.wait, lambda: take(frame, 1),
                      lambda: frame.shape):
             try:
@@ -193,11 +197,7 @@ def test_a_frame_that_is_being_given_back_is_nobodys() -> None:
 def test_the_bus_is_closed_when_the_frame_was_given_back() -> None:
     run("""
         pool.write(A)
-        frame = pool.read()
-        brake = Brake(mine)
-        thread = threading.Thread(target=frame.release, kwargs=dict(stream=mine))
-        thread.start()
-        soon(lambda: frame.released)
+        brake, thread = release_late(pool.read())
         timer = threading.Timer(0.1, brake.off)
         timer.start()
         pool.bus.close()

@@ -1,4 +1,4 @@
-"""Writes into read-only memory by code that cannot be told: one line that names the pool, then SIGSEGV."""
+"""Writes into read-only memory by code that cannot be told: one line, which names the pool."""
 
 import pytest
 
@@ -14,10 +14,11 @@ frame = reader.next(1)
 def poke(address):
     ctypes.memset(address, 1, 1)
 """
-FRAME = ("tensorbus: this process wrote into a frame of pool `camera/front`, which is read-only for all "
-         "its readers: write into a copy (frame.copy(), array.copy(), tensor.clone())")
-PUBLISHED = ("tensorbus: this process wrote into a frame of pool `camera/front` after it was published: "
-             "write only inside the `with pool.loan()` block, and into what the block gave you")
+FRAME = ("tensorbus: this process wrote into a frame of pool `camera/front`, which is read-only "
+         "for all its readers: write into a copy (frame.copy(), array.copy(), tensor.clone())")
+PUBLISHED = ("tensorbus: this process wrote into a frame of pool `camera/front` after it was "
+             "published: write only inside the `with pool.loan()` block, and into what the block "
+             "gave you")
 
 
 def crash(*sources: str, options: tuple[str, ...] = ()) -> list[str]:

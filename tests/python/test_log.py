@@ -8,7 +8,8 @@ import pytest
 import kit
 import tensorbus as tb
 
-WARNING = ("Attempt to {} memory pool [front] failed - reason: pool does not exist. Operation aborted.")
+WARNING = ("Attempt to {} memory pool [front] failed - reason: pool does not exist. "
+           "Operation aborted.")
 
 
 def test_use_after_free_is_a_warning(bus: tb.Bus, caplog: pytest.LogCaptureFixture) -> None:

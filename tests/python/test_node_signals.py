@@ -1,7 +1,10 @@
 """Signals and Ctrl-C while a node waits, sends and ends."""
 
+import contextlib
+import dataclasses
 import signal
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -146,9 +149,33 @@ except KeyboardInterrupt:
         node.end()
 
 
+@dataclasses.dataclass
+class Interrupted:
+    source: Node
+    begun: float
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.begun
+
+
+@contextlib.contextmanager
+def interrupted(script: str, word: str) -> Iterator[Interrupted]:
+    """A node `source` that a receiver which takes nothing keeps waiting: it got Ctrl-C soon after
+    it has said `word`. Afterwards the receiver takes what there is, to its end."""
+    with Node(script, "source", outputs="out=sink/in") as source:
+        await_socket("source")
+        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
+            assert source.hear() == word
+            time.sleep(0.2)
+            begun = time.monotonic()
+            source.interrupt()
+            yield Interrupted(source, begun)
+            while sink.next(10).type != "INPUT_CLOSED":
+                pass
+
+
 def test_ctrl_c_ends_a_send():
-    with Node(
-        """
+    script = """
 node = tb.Node()
 try:
     while True:
@@ -156,22 +183,12 @@ try:
         say("sent")
 except KeyboardInterrupt:
     say("interrupted")
-""",
-        "source",
-        outputs="out=sink/in",
-    ) as source:
-        await_socket("source")
-        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
-            assert source.hear() == "sent"
-            time.sleep(0.2)
-            begun = time.monotonic()
-            source.interrupt()
-            while (line := source.hear()) == "sent":
-                pass
-            assert line == "interrupted" and time.monotonic() - begun < 0.15
-            while sink.next(10).type == "INPUT":
-                pass
-        source.end()
+"""
+    with interrupted(script, "sent") as end:
+        while (line := end.source.hear()) == "sent":
+            pass
+        assert line == "interrupted" and end.seconds() < 0.15
+        end.source.end()
 
 
 @pytest.mark.parametrize("ending", [
@@ -180,9 +197,8 @@ except KeyboardInterrupt:
     "del node\n    for _ in range(1000): time.sleep(0.01)",
 ], ids=["close", "block", "drop"])  # fmt: skip
 def test_ctrl_c_ends_the_wait_of_closing(ending):
-    """A receiver that takes nothing keeps a node that closes; Ctrl-C ends that, and it is closed."""
-    with Node(
-        f"""
+    """A receiver that takes nothing keeps a node that closes; Ctrl-C ends that: it is closed."""
+    script = f"""
 node = tb.Node()
 bus = node.bus
 node.send_output("out", np.arange({LARGE}))
@@ -191,42 +207,21 @@ try:
     {ending}
 except KeyboardInterrupt:
     say("interrupted", bus.closed)
-""",
-        "source",
-        outputs="out=sink/in",
-    ) as source:
-        await_socket("source")
-        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
-            assert source.hear() == "closing"
-            time.sleep(0.2)
-            begun = time.monotonic()
-            source.interrupt()
-            assert source.hear() == "interrupted True"
-            assert time.monotonic() - begun < 1
-            while sink.next(10).type != "INPUT_CLOSED":
-                pass
-        _, err = source.end()
-        assert "did not take all frames yet: the wait was interrupted" in err
+"""
+    with interrupted(script, "closing") as end:
+        assert end.source.hear() == "interrupted True"
+        assert end.seconds() < 1
+        _, err = end.source.end()
+    assert "did not take all frames yet: the wait was interrupted" in err
 
 
 def test_ctrl_c_ends_the_wait_at_the_interpreter_s_end():
-    with Node(
-        f"""
+    script = f"""
 import atexit
 node = tb.Node()
 node.send_output("out", np.arange({LARGE}))
 atexit.register(say, "ending")
-""",
-        "source",
-        outputs="out=sink/in",
-    ) as source:
-        await_socket("source")
-        with open_node("sink", "in=source/out;queue=1;policy=backpressure") as sink:
-            assert source.hear() == "ending"
-            time.sleep(0.2)
-            begun = time.monotonic()
-            source.interrupt()
-            source.process.wait(kit.LIMIT_S)
-            assert time.monotonic() - begun < 1
-            while sink.next(10).type != "INPUT_CLOSED":
-                pass
+"""
+    with interrupted(script, "ending") as end:
+        end.source.process.wait(kit.LIMIT_S)
+        assert end.seconds() < 1

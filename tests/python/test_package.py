@@ -115,7 +115,8 @@ def test_the_stubs_are_what_is_there(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy.stubtest", "tensorbus._core", "--mypy-config-file", str(config),
+        [sys.executable, "-m", "mypy.stubtest", "tensorbus._core",
+         "--mypy-config-file", str(config),
          "--allowlist", str(allowed), "--ignore-unused-allowlist"],
         capture_output=True, text=True, cwd=tmp_path,
         env=_mypy_environment(tmp_path))

@@ -50,8 +50,15 @@ def test_who_opens_a_promised_frame_waits_for_it(pool: tb.Pool) -> None:
         opener.end()
 
 
-@pytest.mark.parametrize(("ending", "error"), [("cancel", "StaleError"), ("raise", "StaleError"),
-                                               ("drop", "StaleError"), ("free", "FreedError")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        ("cancel", "StaleError"),
+        ("raise", "StaleError"),
+        ("drop", "StaleError"),
+        ("free", "FreedError"),
+    ],
+)
 def test_and_is_told_when_it_never_comes(pool: tb.Pool, ending: str, error: str) -> None:
     with kit.Script(OPENER) as opener:
         attach(opener, pool)

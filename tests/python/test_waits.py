@@ -198,9 +198,10 @@ def test_what_was_opened_on_a_closed_bus_says_so(directory: object) -> None:
     loan = pool.loan()
     bus.close()
     bus.close()
-    for use in (pool.loan, pool.read, pool.stats, pool.free, lambda: pool.write(b"abcd"), reader.next,
-                reader.stats, lambda: iter(reader), frame.numpy, frame.hold, loan.numpy,
-                loan.publish, lambda: bus.name, lambda: tb.Reader("camera/front", bus=bus)):
+    for use in (pool.loan, pool.read, pool.stats, pool.free, lambda: pool.write(b"abcd"),
+                reader.next, reader.stats, lambda: iter(reader), frame.numpy, frame.hold,
+                loan.numpy, loan.publish, lambda: bus.name,
+                lambda: tb.Reader("camera/front", bus=bus)):
         with pytest.raises(tb.ClosedError):
             use()
     frame.release()

@@ -39,7 +39,7 @@ def fill(pool, value: int, places: list | None = None):
 
 
 def place_of(array) -> list[int]:
-    """Inode and offset of the memory behind an array: the same for the same bytes in any process."""
+    """Inode and offset of the memory behind an array: the same for the same bytes anywhere."""
     address = array.ctypes.data
     with open("/proc/self/maps") as maps:
         for line in maps:

@@ -309,7 +309,7 @@ class Node:
         self._extension.drop(namespace, key)
 
     def drain_dropped_extension_keys(self, namespace: str) -> list[str]:
-        """Keys of a namespace, stored or loaded by this node, that were dropped since last asked."""
+        """Keys of a namespace, stored or loaded here, that were dropped since last asked."""
         return self._extension.drain(namespace)
 
     # ------------------------------------------------------------------ about the node

@@ -392,7 +392,7 @@ def _is_gpu(info: dict[str, Any]) -> bool:
 
 
 def _source(info: dict[str, Any]) -> Array | DeviceMemory:
-    """The caller's memory as a typed array, or as bytes where dtype and shape do not describe it."""
+    """The caller's memory as a typed array, or as bytes if dtype and shape do not describe it."""
     values = {key: _required(info, key) for key in ("ptr", "size", "dtype", "shape", "device")}
     address, size = _address(info), int(values["size"])
     if size <= 0:

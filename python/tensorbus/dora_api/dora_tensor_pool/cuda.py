@@ -1,8 +1,8 @@
-"""CUDA IPC for PyTorch tensors, as dora's package of the same name has it: a tensor to 64 bytes and a
-metadata dict that travel in any message, and back in another process of the machine.
+"""CUDA IPC for PyTorch tensors, as dora's package of the same name has it: a tensor to 64 bytes and
+a metadata dict that travel in any message, and back in another process of the machine.
 
-This is the driver's legacy IPC: the producer must keep the tensor until all have closed it, and nothing
-orders its next write. Pools do both: prefer `register_tensor_pool(..., device="cuda:0")`.
+This is the driver's legacy IPC: the producer must keep the tensor until all have closed it, and
+nothing orders its next write. Pools do both: prefer `register_tensor_pool(..., device="cuda:0")`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _call(name: str, *args: Any) -> None:
 
 
 class IpcHandle:
-    """Names an allocation of a GPU to other processes of the machine; `bytes(handle)` has 64 bytes."""
+    """Names an allocation of a GPU to other processes of the machine; its bytes() are 64."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) != HANDLE_BYTES:
@@ -55,11 +55,15 @@ class IpcHandle:
         """The handle of the allocation that an address lies in, and the offset in it in bytes.
 
         Raises:
-            RuntimeError: the driver's refusal: no memory of a GPU, or of a kind that cannot be shared.
+            RuntimeError: the driver's refusal: no memory of a GPU, or of a kind that cannot be
+                shared.
         """
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         _call(
-            "cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)
+            "cuMemGetAddressRange_v2",
+            ctypes.byref(base),
+            ctypes.byref(size),
+            ctypes.c_uint64(address),
         )
         handle = _Handle()
         _call("cuIpcGetMemHandle", ctypes.byref(handle), base)
@@ -81,8 +85,8 @@ def torch_to_ipc_buffer(tensor: Any) -> tuple[Any, dict[str, Any]]:
     """The handle of a CUDA tensor as pyarrow int8[64], and what describes the tensor.
 
     Args:
-        tensor: a PyTorch tensor, or what has `__cuda_array_interface__`, of a GPU; row-major. It must
-            live until every process that opened it has closed it.
+        tensor: a PyTorch tensor, or what has `__cuda_array_interface__`, of a GPU; row-major. It
+            must live until every process that opened it has closed it.
 
     Raises:
         ValueError: it is not contiguous. TypeError: it is not of a GPU. RuntimeError: the driver's.
@@ -111,7 +115,9 @@ def torch_to_ipc_buffer(tensor: Any) -> tuple[Any, dict[str, Any]]:
     return pa.array(np.frombuffer(bytes(handle), np.int8)), metadata
 
 
-def ipc_buffer_to_ipc_handle(handle_buffer: Any, metadata: dict[str, Any] | None = None) -> IpcHandle:
+def ipc_buffer_to_ipc_handle(
+    handle_buffer: Any, metadata: dict[str, Any] | None = None
+) -> IpcHandle:
     """The handle that arrived as 64 bytes: of a pyarrow array, or of anything like bytes.
 
     Raises:
