@@ -16,8 +16,8 @@
  *
  * Nothing here needs CUDA's headers: a stream is a CUstream, which is also a cudaStream_t. libcuda
  * is opened at run time; without it these calls are TB_E_UNSUPPORTED. NULL is the legacy default
- * stream of the pool's device; with a pool in host memory, of the device whose context is current,
- * else of device 0. */
+ * stream of the pool's device; with a pool in host memory, and for tb_copy_on(), of the device
+ * whose context is current, else of device 0. */
 #ifndef TENSORBUS_CUDA_H
 #define TENSORBUS_CUDA_H
 

@@ -279,6 +279,10 @@ tb_status tb__device_import_fd(const struct tb__gpu *gpu, enum tb__device_kind k
         return TB__FAIL(TB_E_INVALID, "%s is not imported by descriptor",
                         tb__device_kind_name(kind));
     }
+    if (kind == TB__DEVICE_VMM && !gpu->posix_fd) {
+        return TB__FAIL(TB_E_UNSUPPORTED, "cuda:%d (%s) cannot import memory by descriptor",
+                        gpu->ordinal, gpu->name);
+    }
     TB__TRY(begin(gpu, kind, bytes, &memory));
     memory.imported = 1;
     memory.read_only = read_only && kind != TB__DEVICE_DMABUF;

@@ -148,10 +148,6 @@ static tb_status vmm_find_home(struct tb__device_memory *memory)
 
 tb_status tb__vmm_import(struct tb__device_memory *memory, int borrow_fd)
 {
-    if (!memory->gpu->posix_fd) {
-        return TB__FAIL(TB_E_UNSUPPORTED, "cuda:%d (%s) cannot import memory by descriptor",
-                        memory->gpu->ordinal, memory->gpu->name);
-    }
     int result = tb__cuda()->mem_import(&memory->handle, (void *)(intptr_t)borrow_fd,
                                         TB__MEM_HANDLE_TYPE_POSIX_FD);
     if (result != TB__CUDA_SUCCESS) {

@@ -90,14 +90,10 @@ static tb_status pin_for_write(tb_pool *pool, const tb_tensor *tensor)
     return TB_OK;
 }
 
-/* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for
- * the other, before and after. `stream`: which default stream. */
-static tb_status copy_across(const tb_tensor *destination, const tb_tensor *source,
-                             tb__stream stream, const struct tb__gpu *gpu,
-                             const struct tb__gpu *copies)
+/* What the default stream of `gpu` gets next comes behind what that of `copies` has. */
+static tb_status follow_back(tb__stream stream, const struct tb__gpu *copies,
+                             const struct tb__gpu *gpu)
 {
-    TB__TRY(tb__stream_follow(stream, gpu, stream, copies));
-    TB__TRY(tb__gpu_copy_tensor(destination, source, stream, NULL));
     tb_status status = tb__stream_follow(stream, copies, stream, gpu);
     if (status != TB_OK) {
         tb_error kept;
@@ -106,6 +102,17 @@ static tb_status copy_across(const tb_tensor *destination, const tb_tensor *sour
         tb__error_restore(&kept);
     }
     return status;
+}
+
+/* A copy on the default stream of `copies`, in the order of that of `gpu`, too: the one waits for
+ * the other, before and after. `stream`: which default stream. */
+static tb_status copy_across(const tb_tensor *destination, const tb_tensor *source,
+                             tb__stream stream, const struct tb__gpu *gpu,
+                             const struct tb__gpu *copies)
+{
+    TB__TRY(tb__stream_follow(stream, gpu, stream, copies));
+    TB__TRY(tb__gpu_copy_tensor(destination, source, stream, NULL));
+    return follow_back(stream, copies, gpu);
 }
 
 /* A tensor on another GPU than the one that copies was filled in the order of a stream there. */
@@ -159,8 +166,15 @@ static tb_status copy_on(const tb_tensor *destination, const tb_tensor *source, 
     }
     TB__TRY(tb__stream_device(stream, home != NULL ? tb__device_gpu(home) : NULL, &gpu));
     TB__TRY(copying(destination, source, stream, &copies));
-    return gpu == copies ? copy_behind_source(destination, source, stream, copies)
-                         : copy_across(destination, source, stream, gpu, copies);
+    if (gpu == copies) {
+        return copy_behind_source(destination, source, stream, copies);
+    }
+    if (source->device == TB_CPU || source->device == TB_CUDA(gpu->ordinal)) {
+        return copy_across(destination, source, stream, gpu, copies);
+    }
+    TB__TRY(tb__stream_follow(stream, gpu, stream, copies));
+    TB__TRY(copy_behind_source(destination, source, stream, copies));
+    return follow_back(stream, copies, gpu);
 }
 
 /* ---- writing ---- */
@@ -274,13 +288,8 @@ static tb_status check_pair(const tb_tensor *destination, const tb_tensor *sourc
 tb_status tb_copy_on(const tb_tensor *destination, const tb_tensor *source, tb_cuda_stream stream)
 {
     TB__TRY(check_pair(destination, source));
-    const struct tb__gpu *copies;
     TB__TRY(tb__cuda_need());
-    if (between_hosts(destination, source)) {
-        return tb__gpu_copy_tensor(destination, source, (tb__stream)stream, NULL);
-    }
-    TB__TRY(copying(destination, source, (tb__stream)stream, &copies));
-    return copy_behind_source(destination, source, (tb__stream)stream, copies);
+    return copy_on(destination, source, (tb__stream)stream, NULL);
 }
 
 tb_status tb_copy(const tb_tensor *destination, const tb_tensor *source)

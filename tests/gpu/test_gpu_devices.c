@@ -84,6 +84,21 @@ static void a_reader_on_a_device_that_cannot_reach_it_is_told(void)
     producer_end(&producer);
 }
 
+static void a_reader_on_a_device_without_virtual_memory_is_told(void)
+{
+    struct producer producer = {0};
+    struct consumer consumer;
+    tb_reader *reader;
+    gpu_need_fake();
+    gpu_machine("devices=2;peer=0-1;no_vmm=1");
+    producer_start(&producer);
+    consumer_begin(&consumer, &producer);
+    CHECK_STATUS(open_on(consumer.bus, TB_CUDA(1), 1, &reader), TB_E_UNSUPPORTED);
+    CHECK_HAS(tb_last_error_text(), "cuda:1 (Fake GPU 1) cannot import memory by descriptor");
+    consumer_end(&consumer);
+    producer_end(&producer);
+}
+
 /* Both devices publish into one pool in turn, and read from it. */
 static void streams_of_both_devices_publish_into_one_pool(void)
 {
@@ -384,6 +399,53 @@ static void a_reader_on_a_peer_in_the_owners_own_process(void)
     tb_bus_close(bus);
 }
 
+/* The default stream is the current device's, also where the copy is all between others. */
+static void a_copy_of_another_device_is_in_the_current_device_s_default_order(void)
+{
+    gpu_machine("devices=2");
+    const struct tb__gpu *first = gpu_begin(); /* is current */
+    const struct tb__gpu *second = gpu_second();
+    tb_cuda_stream stream = gpu_stream_on(second);
+    uint32_t *words = gpu_pinned(WORDS * 4);
+    tb_memory *memory[2];
+    tb_tensor tensors[2];
+    struct gpu_brake brake;
+    gpu_brake_init(&brake);
+    one_tensor_on_each(memory, tensors);
+    tb_tensor host = tensors[1];
+    host.data = words;
+    host.device = TB_CPU;
+    for (uint32_t n = 1; n <= 4; n++) {
+        const struct tb__gpu *braked = n == 1 ? NULL : n % 2 == 0 ? first : second;
+        uint32_t value = n;
+        gpu_fill(&tensors[1], value, stream);
+        gpu_synchronize(stream);
+        if (braked != NULL) {
+            gpu_brake_put(&brake, braked, NULL);
+        }
+        CHECK_OK(tb_copy_on(&host, &tensors[1], NULL));
+        if (braked == first) { /* the copy has not begun */
+            value += 100;
+            gpu_fill(&tensors[1], value, stream);
+            gpu_synchronize(stream);
+        }
+        if (braked != NULL) {
+            CHECK_STATUS(tb__stream_query(NULL, first), TB_AGAIN);
+            gpu_brake_off(&brake);
+        }
+        CHECK_OK(tb__stream_synchronize(NULL, first));
+        CHECK_EQ(words[0], value);
+        CHECK_EQ(words[WORDS - 1], value);
+    }
+    for (int i = 0; i < 2; i++) {
+        tb_memory_free(memory[i]);
+    }
+    gpu_pinned_end(words);
+    gpu_stream_end(stream);
+    gpu_brake_end(&brake);
+    tb__copy_trim();
+}
+
 /* Peers that are switched off are none: copies go through the host, readers are told. */
 static void peers_can_be_switched_off(void)
 {
@@ -576,10 +638,12 @@ static const struct test tests[] = {
     TEST(the_current_device_is_the_one_of_the_current_context, 30),
     TEST(a_reader_on_a_peer_reads_in_place, 30),
     TEST(a_reader_on_a_device_that_cannot_reach_it_is_told, 30),
+    TEST(a_reader_on_a_device_without_virtual_memory_is_told, 30),
     TEST(streams_of_both_devices_publish_into_one_pool, 60),
     TEST(copies_of_the_other_device_are_in_the_default_stream_s_order, 30),
     TEST(a_copy_between_two_devices_is_waited_for, 30),
     TEST(a_source_on_the_other_device_is_in_its_default_stream_s_order, 30),
+    TEST(a_copy_of_another_device_is_in_the_current_device_s_default_order, 30),
     TEST(frames_are_written_on_into_a_pool_on_the_other_device, 60),
     TEST(a_reader_on_a_peer_in_the_owners_own_process, 30),
     TEST(peers_can_be_switched_off, 30),
