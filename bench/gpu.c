@@ -47,11 +47,6 @@ tb_status tb__gpu_stream_await(tb_cuda_stream stream)
     return result == 0 ? TB_OK : tb__cuda_fail(result, "cuStreamQuery", "a stream");
 }
 
-void tb__gpu_stream_close(tb_cuda_stream stream)
-{
-    tb__cuda_note(tb__cuda()->stream_destroy((tb__stream)stream), "cuStreamDestroy", "a stream");
-}
-
 tb_status tb__gpu_fill(void *data, uint32_t value, int64_t bytes, tb_cuda_stream stream)
 {
     static fill_function *fill;
@@ -83,18 +78,6 @@ tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cu
                             "the driver's copy"));
     TB__TRY(tb__gpu_stream_wait(stream));
     return pin ? tb__gpu_checked(cuda->mem_host_unregister(host), "cuMemHostUnregister") : TB_OK;
-}
-
-tb_status tb__gpu_attach(const char *name, uint32_t stream_ordered, tb_bus **bus,
-                         tb_reader **reader)
-{
-    char path[80];
-    tb_bus_options bus_options = {.size = sizeof bus_options};
-    tb_reader_options options = {
-        .size = sizeof options, .wait_ns = TB_SECONDS(20), .stream_ordered = stream_ordered};
-    snprintf(path, sizeof path, "%s/p", name);
-    TB__TRY(tb_bus_open(&bus_options, bus));
-    return tb_reader_open(*bus, path, &options, reader);
 }
 
 double tb__cpu_ms(void)

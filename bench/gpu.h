@@ -24,7 +24,6 @@ tb_status tb__gpu_begin(const struct tb__gpu **out);
 tb_status tb__gpu_stream_open(tb_cuda_stream *out);
 tb_status tb__gpu_stream_wait(tb_cuda_stream stream);
 tb_status tb__gpu_stream_await(tb_cuda_stream stream); /* asleep: the driver's own wait spins */
-void tb__gpu_stream_close(tb_cuda_stream stream);
 /* Fill device memory with a word, on the stream: the kernel of the benches. */
 tb_status tb__gpu_fill(void *data, uint32_t value, int64_t bytes, tb_cuda_stream stream);
 
@@ -33,10 +32,6 @@ tb_status tb__gpu_checked(int result, const char *call);
 /* Copy from memory of malloc() to the device and wait, page-locked around the copy or as it is. */
 tb_status tb__gpu_copy_pageable(uint64_t device, void *host, size_t bytes, tb_cuda_stream stream,
                                 int pin);
-
-/* Side: a bus without a name and a reader of "<name>/p", waiting up to 20 s for it. */
-tb_status tb__gpu_attach(const char *name, uint32_t stream_ordered, tb_bus **bus,
-                         tb_reader **reader);
 
 /* Milliseconds of CPU time of this process, all threads. */
 double tb__cpu_ms(void);

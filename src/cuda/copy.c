@@ -367,19 +367,6 @@ tb_status tb__gpu_copy(const struct tb__copy *job, tb__stream stream,
     return TB_OK;
 }
 
-tb_status tb__gpu_copy_sync(const struct tb__copy *job, tb__stream stream)
-{
-    struct tb__copy_result result;
-    const struct tb__gpu *otherwise = job->dst.gpu != NULL ? job->dst.gpu : job->src.gpu;
-    const struct tb__gpu *gpu = NULL;
-    TB__TRY(tb__gpu_copy(job, stream, &result));
-    if (!result.src_busy && !result.dst_busy) {
-        return TB_OK;
-    }
-    TB__TRY(tb__stream_device(stream, otherwise, &gpu));
-    return tb__stream_synchronize(stream, gpu);
-}
-
 void tb__copy_trim(void)
 {
     tb__transit_trim();

@@ -36,9 +36,6 @@ struct tb__copy_result {
 tb_status tb__gpu_copy(const struct tb__copy *job, tb__stream stream,
                        struct tb__copy_result *result);
 
-/* The same, and wait until it is done. */
-tb_status tb__gpu_copy_sync(const struct tb__copy *job, tb__stream stream);
-
 /* A copy by the context of `gpu` was refused with `result`: virtual memory is open to its own
  * device alone. What we have mapped, of tb_alloc(), pools and frames, is opened to `gpu` when it is
  * first copied from. Returns whether to try again. */

@@ -172,32 +172,6 @@ tb_status tb__stream_at_batch(const struct tb__stream_at *at, const struct tb__s
     return count == 1 ? one_inside(at, &ops[0]) : batch_inside(at, ops, count);
 }
 
-tb_status tb__stream_batch(tb__stream stream, const struct tb__gpu *gpu,
-                           const struct tb__stream_op *ops, uint32_t count)
-{
-    struct tb__stream_at at = {.stream = stream, .gpu = gpu};
-    TB__TRY(words_check(gpu));
-    if (count == 0) {
-        return TB_OK;
-    }
-    TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
-    tb_status status = tb__stream_at_batch(&at, ops, count);
-    tb__stream_leave(&at);
-    return status;
-}
-
-tb_status tb__stream_write64(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                             uint64_t value)
-{
-    return tb__stream_batch(stream, gpu, &(struct tb__stream_op){1, address, value}, 1);
-}
-
-tb_status tb__stream_wait64_geq(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                                uint64_t value)
-{
-    return tb__stream_batch(stream, gpu, &(struct tb__stream_op){0, address, value}, 1);
-}
-
 /* ------------------------------------------------------------------ the CPU's part */
 
 tb_status tb__stream_at_host_func(const struct tb__stream_at *at, tb__host_fn *function,
@@ -208,16 +182,6 @@ tb_status tb__stream_at_host_func(const struct tb__stream_at *at, tb__host_fn *f
                ? TB_OK
                : tb__cuda_fail(result, "cuLaunchHostFunc", "stream %p of cuda:%d",
                                (void *)at->stream, at->gpu->ordinal);
-}
-
-tb_status tb__stream_host_func(tb__stream stream, const struct tb__gpu *gpu, tb__host_fn *function,
-                               void *argument)
-{
-    struct tb__stream_at at = {.stream = stream, .gpu = gpu};
-    TB__TRY(tb__stream_enter(stream, gpu, &at.scope));
-    tb_status status = tb__stream_at_host_func(&at, function, argument);
-    tb__stream_leave(&at);
-    return status;
 }
 
 tb_status tb__stream_synchronize(tb__stream stream, const struct tb__gpu *gpu)

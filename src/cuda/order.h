@@ -52,22 +52,12 @@ struct tb__stream_op {
     uint64_t address;
     uint64_t value;
 };
-tb_status tb__stream_write64(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                             uint64_t value);
-tb_status tb__stream_wait64_geq(tb__stream stream, const struct tb__gpu *gpu, uint64_t address,
-                                uint64_t value);
-
-/* Several at once, in order; cheaper than one by one. On failure it is not known how many of them
- * the stream has. */
-tb_status tb__stream_batch(tb__stream stream, const struct tb__gpu *gpu,
-                           const struct tb__stream_op *ops, uint32_t count);
+/* Several in order, by one call. On failure it is not known how many of them the stream has. */
 tb_status tb__stream_at_batch(const struct tb__stream_at *at, const struct tb__stream_op *ops,
                               uint32_t count);
 
 /* Call a function on a thread of the driver when the stream gets there. It must not call CUDA, nor
  * wait for what needs the GPU. It is not called when the context breaks before. */
-tb_status tb__stream_host_func(tb__stream stream, const struct tb__gpu *gpu, tb__host_fn *function,
-                               void *argument);
 tb_status tb__stream_at_host_func(const struct tb__stream_at *at, tb__host_fn *function,
                                   void *argument);
 

@@ -194,8 +194,7 @@ tb_status tb__flow_resolve(struct tb__flow *flow, const struct tb__flow_build_op
 tb_status tb__flow_graph_mermaid(const struct tb__flow *flow, FILE *out);
 tb_status tb__flow_graph_dot(const struct tb__flow *flow, FILE *out);
 
-/* "drop_oldest", "backpressure"; "never", "on-failure", "always". */
+/* "drop_oldest", "backpressure". */
 const char *tb__flow_policy_name(enum tb__flow_policy policy);
-const char *tb__flow_restart_name(enum tb__flow_restart restart);
 
 #endif

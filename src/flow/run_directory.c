@@ -22,7 +22,8 @@
 #define CREATE_PATIENCE_NS TB_SECONDS(2)
 #define REMOVE_ATTEMPTS 5
 
-tb_status tb__run_root_path(char path[TB__RUN_PATH_SIZE])
+/* $TENSORBUS_DIR, else $XDG_RUNTIME_DIR/tensorbus, else /tmp/tensorbus-<uid>; made absolute. */
+static tb_status root_path(char path[TB__RUN_PATH_SIZE])
 {
     char chosen[TB__PATH_SIZE];
     TB__TRY(tb__directory_runtime_path(NULL, chosen));
@@ -50,7 +51,7 @@ tb_status tb__run_root_path(char path[TB__RUN_PATH_SIZE])
 
 tb_status tb__run_root_open(int create, char path[TB__RUN_PATH_SIZE], int *out_take_fd)
 {
-    TB__TRY(tb__run_root_path(path));
+    TB__TRY(root_path(path));
     if (create && mkdir(path, 0700) != 0 && errno != EEXIST) {
         return TB__FAIL_ERRNO(TB_E_SYSTEM,
                               "creating the runtime directory `%s` (TENSORBUS_DIR chooses another)",

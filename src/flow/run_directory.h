@@ -19,9 +19,6 @@
 #define TB__RUN_STATE_FILE "flow.state"
 #define TB__RUN_LOCK_FILE "runner.lock"
 
-/* $TENSORBUS_DIR, else $XDG_RUNTIME_DIR/tensorbus, else /tmp/tensorbus-<uid>; made absolute. */
-tb_status tb__run_root_path(char path[TB__RUN_PATH_SIZE]);
-
 /* Open the runtime directory, which must be this user's and closed to others. It is created if
  * `create`; else a missing one is TB_E_NOT_FOUND. */
 tb_status tb__run_root_open(int create, char path[TB__RUN_PATH_SIZE], int *out_take_fd);

@@ -38,18 +38,6 @@ const char *tb__flow_policy_name(enum tb__flow_policy policy)
     return policy == TB__FLOW_BACKPRESSURE ? "backpressure" : "drop_oldest";
 }
 
-const char *tb__flow_restart_name(enum tb__flow_restart restart)
-{
-    switch (restart) {
-    case TB__FLOW_RESTART_ON_FAILURE:
-        return "on-failure";
-    case TB__FLOW_RESTART_ALWAYS:
-        return "always";
-    default:
-        return "never";
-    }
-}
-
 static void take_root_env(struct tb__checker *checker, void *target, const struct tb__yaml *value)
 {
     struct tb__flow *flow = target;

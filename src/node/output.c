@@ -49,7 +49,8 @@ int tb__subscriber_is_dead(const struct tb__subscriber *subscriber)
            tb__lifeline_is_dead(subscriber->line);
 }
 
-uint64_t tb__subscriber_taken(const struct tb__subscriber *subscriber)
+/* What the subscriber has taken, never above the head: it may lie. */
+static uint64_t taken_of(const struct tb__subscriber *subscriber)
 {
     uint64_t head = tb__ring_head(&subscriber->ring);
     /* Acquire: pairs with the release in tb__stream_advance(); the subscriber's own lease of the
@@ -61,7 +62,7 @@ uint64_t tb__subscriber_taken(const struct tb__subscriber *subscriber)
 int tb__subscriber_has_room(const struct tb__subscriber *subscriber)
 {
     return subscriber->policy == TB__DROP_OLDEST ||
-           tb__ring_head(&subscriber->ring) - tb__subscriber_taken(subscriber) <
+           tb__ring_head(&subscriber->ring) - taken_of(subscriber) <
                subscriber->ring.geometry.queue_size;
 }
 
@@ -88,7 +89,7 @@ static uint32_t reap_one(struct tb__output *output, struct tb__subscriber *subsc
     if (subscriber->holds.count == 0) {
         return 0;
     }
-    uint64_t done = tb__subscriber_taken(subscriber);
+    uint64_t done = taken_of(subscriber);
     if (tb__subscriber_is_dead(subscriber)) {
         done = UINT64_MAX;
     } else if (subscriber->policy == TB__DROP_OLDEST) {
@@ -121,7 +122,7 @@ static struct tb__expected *find_expected(const struct tb__output *output, const
 /* Mutex held. A life that took nothing told its program of no loss: then the mark stays. */
 static void note_taken(struct tb__subscriber *subscriber)
 {
-    uint64_t taken = tb__subscriber_taken(subscriber);
+    uint64_t taken = taken_of(subscriber);
     if (subscriber->expected != NULL && taken != 0 &&
         subscriber->before + taken > subscriber->expected->taken) {
         subscriber->expected->taken = subscriber->before + taken;
@@ -385,7 +386,7 @@ int tb__output_drained(struct tb__output *output)
     int drained = 1;
     pthread_mutex_lock(&output->mutex);
     for (struct tb__subscriber *at = output->subscribers; at != NULL; at = at->next) {
-        drained &= tb__subscriber_taken(at) >= at->last_frame || tb__subscriber_is_dead(at);
+        drained &= taken_of(at) >= at->last_frame || tb__subscriber_is_dead(at);
     }
     pthread_mutex_unlock(&output->mutex);
     return drained;

@@ -89,8 +89,6 @@ void tb__output_release(struct tb__output *output);
 /* A frame of this pool is about to be sent: subscribers are told of a pool that is new. */
 void tb__output_note_pool(struct tb__output *output, const uint8_t uid[16]);
 int tb__subscriber_is_dead(const struct tb__subscriber *subscriber);
-/* What the subscriber has taken, never above the head: it may lie. */
-uint64_t tb__subscriber_taken(const struct tb__subscriber *subscriber);
 int tb__subscriber_has_room(const struct tb__subscriber *subscriber);
 /* Wake it if it sleeps; after a full fence behind the message. */
 void tb__subscriber_wake(struct tb__subscriber *subscriber);

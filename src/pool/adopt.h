@@ -15,13 +15,8 @@ void tb__adoption_fini(tb_pool *pool);
  * shared and writable. TB_E_INVALID says how it is not. */
 tb_status tb__mapping_check(const void *data, uint64_t bytes, int borrow_fd, uint64_t offset);
 
-/* adopt_end.c: the pool was freed, and nobody writes it any more. Whether nobody holds a frame of
- * it: then nobody ever will. */
-int tb__adoption_unused(tb_pool *pool);
-/* Unlink and destroy the pool, and tell its user. */
-void tb__adoption_end(tb_pool *pool);
-/* Close a pool: end it now, or leave it to the watching thread, which looks at those that were left
- * to it, and returns until when it sleeps. */
+/* adopt_end.c: close a pool: end it now, or leave it to the watching thread, which looks at those
+ * that were left to it, and returns until when it sleeps. */
 void tb__adoption_close(tb_pool *pool);
 int64_t tb__adoption_look(struct tb__pool_layer *layer);
 /* The bus closes: wait for all of them, 10 s at most. */

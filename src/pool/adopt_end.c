@@ -72,7 +72,9 @@ static int take_all(tb_pool *pool)
     return !used;
 }
 
-int tb__adoption_unused(tb_pool *pool)
+/* The pool was freed, and nobody writes it any more. Whether nobody holds a frame of it: then
+ * nobody ever will. */
+static int is_unused(tb_pool *pool)
 {
     struct tb__adoption *adoption = &pool->adoption;
     if (!adoption->unused) {
@@ -99,7 +101,8 @@ static void unlink_pool(tb_pool *pool, int detach)
     tb__bus_unlock(pool->bus);
 }
 
-void tb__adoption_end(tb_pool *pool)
+/* Unlink and destroy the pool, and tell its user. */
+static void end_pool(tb_pool *pool)
 {
     struct tb__adoption adoption = pool->adoption;
     unlink_pool(pool, 1);
@@ -126,8 +129,8 @@ void tb__adoption_close(tb_pool *pool)
         unlink_pool(pool, 0);
         return;
     }
-    if (layer->readers_end || tb__adoption_unused(pool)) {
-        tb__adoption_end(pool);
+    if (layer->readers_end || is_unused(pool)) {
+        end_pool(pool);
         return;
     }
     tb__bus_lock(pool->bus);
@@ -164,8 +167,8 @@ int64_t tb__adoption_look(struct tb__pool_layer *layer)
             break;
         }
         number = pool->number; /* nobody else ends it while this thread runs */
-        if (tb__adoption_unused(pool)) {
-            tb__adoption_end(pool);
+        if (is_unused(pool)) {
+            end_pool(pool);
         } else {
             left = 1;
         }
@@ -197,7 +200,7 @@ static uint32_t count_used(struct tb__pool_layer *layer, int say)
     uint32_t used = 0;
     for (tb_pool *pool = layer->pools; pool != NULL; pool = pool->next) {
         /* With a stream at work on it for ever, it stays in use. */
-        if (!pool->adoption.on || atomic_load(&pool->order) != NULL || tb__adoption_unused(pool)) {
+        if (!pool->adoption.on || atomic_load(&pool->order) != NULL || is_unused(pool)) {
             continue;
         }
         used++;

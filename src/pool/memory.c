@@ -95,7 +95,7 @@ static uint64_t control_group_left(void)
     return left;
 }
 
-uint64_t tb__memory_available(void)
+static uint64_t memory_available(void)
 {
     char text[4096];
     uint64_t left = UINT64_MAX;
@@ -108,7 +108,7 @@ uint64_t tb__memory_available(void)
 
 static tb_status check_room(const tb_pool *pool, uint64_t bytes)
 {
-    uint64_t left = tb__memory_available();
+    uint64_t left = memory_available();
     if (bytes <= left) {
         return TB_OK;
     }
@@ -224,7 +224,7 @@ static tb_status allocate(const tb_pool *pool, uint64_t bytes)
         return TB_OK;
     }
     char wanted[TB__SIZE_TEXT], available[TB__SIZE_TEXT];
-    tb__size_text(tb__memory_available(), available);
+    tb__size_text(memory_available(), available);
     errno = failed;
     return TB__FAIL_ERRNO(TB_E_NOMEM,
                           "pool `%s`: allocating %s (%s are available; use fewer slots or a "

@@ -318,7 +318,6 @@ tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
                              const struct tb__doradma_spec *spec,
                              const struct tb__doradma_layout *layout);
 void tb__segment_destroy(tb_pool *pool);
-uint64_t tb__memory_available(void);
 
 /* segment_map.c: map what an owner sent, checked, read-only; populated if asked for, so that a
  * later read never faults. On failure, too, unmap. */

@@ -11,6 +11,7 @@
 #include "cuda/host_memory.h"
 #include "cuda/order.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 #define BYTES 100000
 
@@ -294,7 +295,7 @@ static void stream_ordered_memory_is_freed_in_order(void)
         OK(tb__host_register(gpu, word, 4096, 0, &gate));
         OK(tb_alloc(&options, &memory));
         OK(tb__stream_synchronize(one, gpu));
-        OK(tb__stream_wait64_geq(one, gpu, gate.device_ptr, 1));
+        OK(stream_wait64(one, gpu, gate.device_ptr, 1));
         OK(tb_memory_free_on(memory, other));
         OK(tb__stream_synchronize(other, gpu));
         if (kit_fake() != NULL) {

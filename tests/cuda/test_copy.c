@@ -14,6 +14,7 @@
 #include "cuda/path.h"
 #include "cuda/transit.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -118,7 +119,7 @@ static void copy_pair(int src_at, int dst_at, int stream_at, uint64_t bytes)
     side_expect(__LINE__, &dst, bytes, 11);
     side_fill(&dst, bytes, 12);
     side_fill(&src, bytes, 14);
-    OK(tb__gpu_copy_sync(&job, stream));
+    OK(copy_and_wait(&job, stream));
     side_expect(__LINE__, &dst, bytes, 14);
     tb__stream_destroy(gpu_at(stream_at), stream);
     side_drop(&src);
@@ -246,7 +247,7 @@ static struct gate gate_make(void)
 static void gate_close(struct gate *gate, tb__stream stream, const struct tb__gpu *gpu)
 {
     atomic_store(gate->word, 0);
-    OK(tb__stream_wait64_geq(stream, gpu, gate->registration.device_ptr, 1));
+    OK(stream_wait64(stream, gpu, gate->registration.device_ptr, 1));
 }
 
 static void gate_drop(struct gate *gate)
@@ -328,7 +329,7 @@ static void one_still_stream_holds_up_nobody(void)
     side_fill(&dst, bytes, 32);
     gate_close(&gate, still, gpu_at(0));
     OK(tb__gpu_copy(&job, still, NULL));
-    OK(tb__gpu_copy_sync(&other, running));
+    OK(copy_and_wait(&other, running));
     side_expect(__LINE__, &more, bytes, 31);
     side_expect(__LINE__, &dst, bytes, 32);
     tb__copy_trim(); /* frees what is at rest only */
@@ -352,13 +353,13 @@ static void both_halves_overlap(void)
     struct side src = side_make(0, bytes), dst = side_make(1, bytes);
     const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
     struct timespec begin, end;
-    OK(tb__gpu_copy_sync(&job, NULL)); /* makes the chunks */
+    OK(copy_and_wait(&job, NULL)); /* makes the chunks */
     /* 12 halves of 60 ms: one after another 720 ms, two at a time 420 ms. The best of some: the
      * machine may have other things to do. */
     double best = 1e9;
     for (int i = 0; i < 5 && best > 600; i++) {
         clock_gettime(CLOCK_MONOTONIC, &begin);
-        OK(tb__gpu_copy_sync(&job, NULL));
+        OK(copy_and_wait(&job, NULL));
         clock_gettime(CLOCK_MONOTONIC, &end);
         double ms =
             (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
@@ -380,7 +381,7 @@ static void chunks_are_not_filled_too_early(void)
     const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
     for (unsigned i = 0; i < 2; i++) {
         side_fill(&src, bytes, 35 + i);
-        OK(tb__gpu_copy_sync(&job, NULL));
+        OK(copy_and_wait(&job, NULL));
         side_expect(__LINE__, &dst, bytes, 35 + i);
     }
     side_drop(&src);
@@ -530,7 +531,7 @@ static tb_status copy_to_a_peer(void *argument)
         const struct tb__copy job = {.dst = {.ptr = dst.ptr, .gpu = gpu_at(1)},
                                      .src = {.ptr = src.ptr, .gpu = gpu_at(0)},
                                      .bytes = MIB};
-        status = tb__gpu_copy_sync(&job, NULL);
+        status = copy_and_wait(&job, NULL);
     }
     tb_last_error(&kept);
     for (int i = 0; i < 2; i++) { /* the first may be the call that fails */
@@ -592,7 +593,7 @@ static void g02_a_copy_that_fails(void)
     CHECK_EQ(result.path, TB__PATHS); /* untouched */
     job.bytes = MIB;
     side_fill(&src, MIB, 61);
-    OK(tb__gpu_copy_sync(&job, stream));
+    OK(copy_and_wait(&job, stream));
     side_expect(__LINE__, &dst, MIB, 61);
     tb__stream_destroy(gpu, stream);
     side_drop(&src);
@@ -608,7 +609,7 @@ struct attempt {
 static tb_status copy_and_trim(void *argument)
 {
     const struct attempt *attempt = argument;
-    tb_status status = tb__gpu_copy_sync(&attempt->job, NULL);
+    tb_status status = copy_and_wait(&attempt->job, NULL);
     tb_error kept;
     tb_last_error(&kept);
     /* Also a failed copy leaves nothing enqueued that the stream does not come after. Twice: it may
@@ -656,7 +657,7 @@ static void a_stream_that_breaks_breaks_nothing_else(void)
     FAILS(tb__stream_synchronize(stream, gpu_at(0)), TB_E_SYSTEM, "the context is broken");
     FAILS(tb__gpu_copy(&job, stream, NULL), TB_E_SYSTEM, "end this process");
     side_fill(&src, MIB, 71);
-    OK(tb__gpu_copy_sync(&elsewhere, NULL));
+    OK(copy_and_wait(&elsewhere, NULL));
     side_expect(__LINE__, &other, MIB, 71);
     kit_fake()->break_device(0, 0);
     tb__stream_destroy(gpu_at(0), stream);

@@ -12,6 +12,7 @@
 #include "cuda/order.h"
 #include "cuda/transit.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -154,7 +155,7 @@ static void placed_sync(struct placed *p, int to_device)
     struct tb__copy_end host = {.ptr = (uint64_t)(uintptr_t)p->host};
     struct tb__copy job = {
         .dst = to_device ? device : host, .src = to_device ? host : device, .bytes = p->bytes};
-    OK(tb__gpu_copy_sync(&job, NULL));
+    OK(copy_and_wait(&job, NULL));
 }
 
 /* ------------------------------------------------------------------ random tensors */
@@ -406,7 +407,7 @@ static void packing_waits_for_the_stream(void)
     memset(src.host, 1, src.bytes);
     kit_pattern(before.host, before.bytes, 8);
     placed_sync(&before, 1);
-    OK(tb__stream_wait64_geq(stream, gpu_at(0), gate.device_ptr, 1));
+    OK(stream_wait64(stream, gpu_at(0), gate.device_ptr, 1));
     const struct tb__copy first = {.dst = {.ptr = (uint64_t)(uintptr_t)src.host},
                                    .src = {.ptr = before.device.ptr, .gpu = gpu_at(0)},
                                    .bytes = src.bytes};

@@ -8,6 +8,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/order.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 /* ------------------------------------------------------------------ G01 */
 
@@ -210,7 +211,7 @@ static void in_the_child(void *argument)
     FAILS(tb__gpu_get(0, &gpu), TB_E_FORKED, "fork()");
     FAILS(tb__device_alloc(memory->gpu, 4096, memory), TB_E_FORKED, "fork()");
     FAILS(tb__device_export_fd(memory, &fd), TB_E_FORKED, "fork()");
-    FAILS(tb__stream_write64(NULL, memory->gpu, memory->ptr, 1), TB_E_FORKED, "fork()");
+    FAILS(stream_write64(NULL, memory->gpu, memory->ptr, 1), TB_E_FORKED, "fork()");
     tb__device_free(memory); /* the parent's: nothing happens */
     CHECK_EQ(memory->kind, TB__DEVICE_NONE);
 }

@@ -9,6 +9,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/host_cache.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 #define KIB ((uint64_t)1 << 10)
 #define BYTES (64 * KIB)
@@ -151,7 +152,7 @@ static void copies_under_way_are_not_evicted(void)
     OK(tb__host_promise(b, BYTES));
     get_put(a, BYTES);
     get_put(b, BYTES);
-    OK(tb__stream_wait64_geq(stream, gpu, registration.device_ptr, 1));
+    OK(stream_wait64(stream, gpu, registration.device_ptr, 1));
     const struct tb__copy job = {.dst = {.ptr = memory.ptr, .gpu = gpu},
                                  .src = {.ptr = (uint64_t)(uintptr_t)a},
                                  .bytes = BYTES};

@@ -10,6 +10,7 @@
 #include "cuda/event.h"
 #include "cuda/order.h"
 #include "tests/cuda/kit.h"
+#include "tests/cuda/streams.h"
 
 static const struct tb__gpu *gpu_at(int ordinal)
 {
@@ -65,8 +66,8 @@ static void a_stream_waits_for_a_word(void)
     tb__stream stream = NULL;
     const struct tb__gpu *gpu = gpu_at(0);
     OK(tb__stream_create(gpu, &stream));
-    OK(tb__stream_wait64_geq(stream, gpu, at(&words, 0), 5));
-    OK(tb__stream_write64(stream, gpu, at(&words, 1), 77));
+    OK(stream_wait64(stream, gpu, at(&words, 0), 5));
+    OK(stream_write64(stream, gpu, at(&words, 1), 77));
     pause_ms(20);
     CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
     CHECK_EQ(atomic_load(&words.host[1]), 0);
@@ -79,7 +80,7 @@ static void a_stream_waits_for_a_word(void)
     OK(tb__stream_query(stream, gpu));
     /* The comparison wraps: a word just before its overflow has not reached one just after it. */
     atomic_store(&words.host[0], UINT64_MAX);
-    OK(tb__stream_wait64_geq(stream, gpu, at(&words, 0), 1));
+    OK(stream_wait64(stream, gpu, at(&words, 0), 1));
     pause_ms(5);
     CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
     atomic_store(&words.host[0], 1);
@@ -100,8 +101,8 @@ static void a_batch_is_done_in_order(void)
         ops[i] = (struct tb__stream_op){1, at(&words, (int)i % 100), i};
     }
     ops[150] = (struct tb__stream_op){0, at(&words, 300), 1};
-    OK(tb__stream_batch(stream, gpu, ops, 200));
-    OK(tb__stream_batch(stream, gpu, ops, 0));
+    OK(stream_batch(stream, gpu, ops, 200));
+    OK(stream_batch(stream, gpu, ops, 0));
     pause_ms(10);
     CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
     CHECK_EQ(atomic_load(&words.host[49]), 149);
@@ -119,14 +120,14 @@ static void words_that_the_device_cannot_reach(void)
     tb__stream stream = NULL;
     OK(tb__stream_create(gpu_at(0), &stream));
     static uint64_t word;
-    FAILS(tb__stream_write64(stream, gpu_at(0), (uintptr_t)&word, 1), TB_E_SYSTEM,
+    FAILS(stream_write64(stream, gpu_at(0), (uintptr_t)&word, 1), TB_E_SYSTEM,
           "cuStreamWriteValue64");
     struct tb__stream_op ops[2] = {{0, (uintptr_t)&word, 1}, {0, (uintptr_t)&word, 1}};
-    FAILS(tb__stream_batch(stream, gpu_at(0), ops, 1), TB_E_SYSTEM, "cuStreamWaitValue64");
-    FAILS(tb__stream_batch(stream, gpu_at(0), ops, 2), TB_E_SYSTEM, "cuStreamBatchMemOp");
-    FAILS(tb__stream_write64(NULL, gpu_at(1), (uintptr_t)&word, 1), TB_E_UNSUPPORTED,
+    FAILS(stream_batch(stream, gpu_at(0), ops, 1), TB_E_SYSTEM, "cuStreamWaitValue64");
+    FAILS(stream_batch(stream, gpu_at(0), ops, 2), TB_E_SYSTEM, "cuStreamBatchMemOp");
+    FAILS(stream_write64(NULL, gpu_at(1), (uintptr_t)&word, 1), TB_E_UNSUPPORTED,
           "cannot wait for words");
-    FAILS(tb__stream_batch(NULL, gpu_at(1), ops, 1), TB_E_UNSUPPORTED, "cuda:1 (Fake GPU 1)");
+    FAILS(stream_batch(NULL, gpu_at(1), ops, 1), TB_E_UNSUPPORTED, "cuda:1 (Fake GPU 1)");
     tb__stream_destroy(gpu_at(0), stream);
 }
 
@@ -245,8 +246,8 @@ static void a_function_is_called_when_the_stream_gets_there(void)
     tb__stream stream = NULL;
     const struct tb__gpu *gpu = gpu_at(0);
     OK(tb__stream_create(gpu, &stream));
-    OK(tb__stream_wait64_geq(stream, gpu, at(&words, 0), 1));
-    OK(tb__stream_host_func(stream, gpu, note, &count));
+    OK(stream_wait64(stream, gpu, at(&words, 0), 1));
+    OK(stream_host_func(stream, gpu, note, &count));
     pause_ms(10);
     CHECK_EQ(atomic_load(&count), 0);
     atomic_store(&words.host[0], 1);
@@ -269,10 +270,10 @@ static void a_stream_waits_for_an_event_of_another(void)
     OK(tb__stream_create(gpu, &second));
     OK(tb__gpu_event_create(gpu, NULL, &event));
     OK(tb__gpu_event_query(&event)); /* nothing was recorded */
-    OK(tb__stream_wait64_geq(first, gpu, at(&words, 0), 1));
+    OK(stream_wait64(first, gpu, at(&words, 0), 1));
     OK(tb__gpu_event_record(&event, first));
     OK(tb__gpu_event_wait(&event, second, gpu));
-    OK(tb__stream_write64(second, gpu, at(&words, 1), 9));
+    OK(stream_write64(second, gpu, at(&words, 1), 9));
     pause_ms(10);
     CHECK_EQ(tb__gpu_event_query(&event), TB_AGAIN);
     CHECK_EQ(atomic_load(&words.host[1]), 0);
@@ -311,12 +312,12 @@ static void turn_reader(int socket)
     struct tb__host_registration target = {0};
     OK(tb__host_register(gpu, copies, sizeof copies, 0, &target));
     for (uint64_t i = 1; i <= FRAMES; i++) {
-        OK(tb__stream_wait64_geq(stream, gpu, base, i));
+        OK(stream_wait64(stream, gpu, base, i));
         struct tb__gpu_scope scope;
         OK(tb__stream_enter(stream, gpu, &scope));
         CHECK_EQ(tb__cuda()->memcpy_dtoh_async(&copies[i - 1], base + 4096, 8, stream), 0);
         tb__gpu_leave(&scope);
-        OK(tb__stream_write64(stream, gpu, base + 64, i));
+        OK(stream_write64(stream, gpu, base + 64, i));
     }
     OK(tb__stream_synchronize(stream, gpu));
     for (uint64_t i = 1; i <= FRAMES; i++) {
@@ -349,7 +350,7 @@ static void two_processes_take_turns_without_their_cpus(void)
     for (uint64_t i = 1; i <= FRAMES; i++) {
         const struct tb__stream_op ops[] = {
             {0, base + 64, i - 1}, {1, base + 4096, i * 1000}, {1, base, i}};
-        OK(tb__stream_batch(stream, gpu, ops, 3));
+        OK(stream_batch(stream, gpu, ops, 3));
     }
     OK(tb__stream_synchronize(stream, gpu));
     kit_pair_end(&pair);
@@ -373,16 +374,16 @@ static tb_status use_all(void *argument)
         status = tb__gpu_event_create(gpu, stream, &event);
     }
     if (status == TB_OK) {
-        status = tb__stream_write64(stream, gpu, at(words, 1), 1);
+        status = stream_write64(stream, gpu, at(words, 1), 1);
     }
     if (status == TB_OK) {
-        status = tb__stream_wait64_geq(stream, gpu, at(words, 1), 1);
+        status = stream_wait64(stream, gpu, at(words, 1), 1);
     }
     if (status == TB_OK) {
-        status = tb__stream_batch(stream, gpu, ops, 2);
+        status = stream_batch(stream, gpu, ops, 2);
     }
     if (status == TB_OK) {
-        status = tb__stream_host_func(stream, gpu, note, &count);
+        status = stream_host_func(stream, gpu, note, &count);
     }
     if (status == TB_OK) {
         status = tb__gpu_event_record(&event, stream);
@@ -417,10 +418,10 @@ static void an_error_in_a_stream_is_reported_by_the_next_question(void)
     tb__stream stream = NULL;
     OK(tb__stream_create(gpu_at(0), &stream));
     kit_fake()->fail("async:cuStreamWriteValue64_v2:1:719");
-    OK(tb__stream_write64(stream, gpu_at(0), at(&words, 0), 1));
+    OK(stream_write64(stream, gpu_at(0), at(&words, 0), 1));
     FAILS(tb__stream_synchronize(stream, gpu_at(0)), TB_E_SYSTEM, "CUDA_ERROR_LAUNCH_FAILED (719)");
     CHECK_EQ(atomic_load(&words.host[0]), 0);
-    FAILS(tb__stream_write64(stream, gpu_at(0), at(&words, 0), 1), TB_E_SYSTEM,
+    FAILS(stream_write64(stream, gpu_at(0), at(&words, 0), 1), TB_E_SYSTEM,
           "the context is broken");
     kit_fake()->break_device(0, 0);
     tb__stream_destroy(gpu_at(0), stream);
