@@ -214,7 +214,9 @@ static tb_status run_row(struct tb__bench *bench, int touched)
         for (int i = 0; i < 2 && status == TB_OK; i++) {
             status = job_block(&jobs[i], frames, &percent[i][block]);
         }
-        extra[block] = percent[1][block] - percent[0][block];
+        if (status == TB_OK) {
+            extra[block] = percent[1][block] - percent[0][block];
+        }
     }
     if (status == TB_OK) {
         struct tb__figure figure, with, without;

@@ -137,7 +137,7 @@ static tb_status commit(tb_metadata *metadata, struct tb__metadata_entry *entry)
 tb_status tb__metadata_put(tb_metadata *metadata, struct tb__metadata_text key,
                            tb_metadata_type type, const void *bytes, uint64_t size)
 {
-    struct tb__metadata_entry *entry;
+    struct tb__metadata_entry *entry = NULL;
     size_t payload = size <= TB_METADATA_MAX ? (size_t)size + 1 : 0;
     TB__TRY(prepare(metadata, key, (struct need){type, size, payload}, &entry));
     if (size != 0) {
@@ -181,7 +181,7 @@ tb_status tb__metadata_put_strings(tb_metadata *metadata, struct tb__metadata_te
     }
     struct need need = {TB_META_STRING_LIST, encoded,
                         encoded <= TB_METADATA_MAX ? (size_t)payload : 0};
-    struct tb__metadata_entry *entry;
+    struct tb__metadata_entry *entry = NULL;
     TB__TRY(prepare(metadata, key, need, &entry));
     const char **list = (const char **)(void *)entry->payload;
     char *characters = (char *)entry->payload + count * sizeof(char *);
