@@ -14,9 +14,8 @@
 static const struct tb__bench_text copy_text = {
     .does =
         "One process copies a private buffer, the same each time, into the next slot of a ring in "
-        "a "
-        "memfd. hot: the ring fits the last-level cache; cold: it is four times as large. plain is "
-        "glibc's memcpy, streaming uses non-temporal stores and sfence, rep is rep movsb.",
+        "a memfd. hot: the ring fits the last-level cache; cold: it is four times as large. plain "
+        "is glibc's memcpy, streaming uses non-temporal stores and sfence, rep is rep movsb.",
     .interval = "Copies of about 30 ms per block, after one round of the ring to settle the "
                 "caches. Each block has a ring of its own.",
     .floor = "This is a floor: what moving that many bytes costs here.",

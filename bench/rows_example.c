@@ -29,8 +29,7 @@ static const struct tb__bench_text example_text = {
         "Runs `tensorbus run " FLOW "` (100 frames of 15000 x 512 int64, 61,440,000 bytes, by two "
         "processes in turn) and reads the line `Average transfer throughput`. Alternates with the "
         "three kinds of copies of 61,440,000 bytes into a ring of two slots, as many as the "
-        "example "
-        "has frames.",
+        "example has frames.",
     .interval =
         "The example's own: 2^20 bytes over the time from just before the write to just after the "
         "receiver's check of element 0, averaged over its frames.",

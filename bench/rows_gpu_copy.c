@@ -23,8 +23,8 @@ static const struct tb__bench_text copy_text = {
 };
 static const struct tb__bench_text rule_text = {
     "as gpu/copy/to-gpu; the baseline does what the reference system's rule says for memory that "
-    "it "
-    "is given: above 26,214,400 bytes it pins, copies and unpins, else it copies pageable memory",
+    "it is given: above 26,214,400 bytes it pins, copies and unpins, else it copies pageable "
+    "memory",
     "from the call to the end of the copy (and of unpinning)",
     "the rule, really executed on touched pageable memory",
 };
@@ -47,8 +47,7 @@ static const struct tb__bench_text hop_text = {
 };
 static const struct tb__bench_text staged_text = {
     "as gpu/peer with TENSORBUS_GPU_PEERS=0: through page-locked memory of the host, in chunks of "
-    "which "
-    "one arrives while the next leaves",
+    "which one arrives while the next leaves",
     "from the call to its return, frame published",
     "the driver's copy from pinned memory of the same size to the first GPU: one of the two ways",
 };

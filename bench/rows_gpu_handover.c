@@ -20,8 +20,7 @@ static const struct tb__bench_text handover_text = {
     "from just before publishing to just after the reader has the frame; in rounds of one block of "
     "each size, with new pools after every fourth",
     "the same with frames of 4 KiB; the ratio is the median over rounds, because the processors of "
-    "a "
-    "virtual machine change their pace within one run",
+    "a virtual machine change their pace within one run",
 };
 static const struct tb__bench_text bytes_text = {
     "the hand-overs of all sizes",

@@ -15,8 +15,7 @@
 
 static const struct tb__bench_text first_text = {
     "two processes, both with the driver open: one has a pool of 64 MiB slots on the GPU, the "
-    "other "
-    "opens a reader of it, which maps the GPU's memory, and closes it, over and over",
+    "other opens a reader of it, which maps the GPU's memory, and closes it, over and over",
     "from the call of tb_reader_open() to its return; the connection of the two is made in it",
     "none",
 };

@@ -24,12 +24,10 @@ static const struct tb__bench_text read_text = {
 };
 static const struct tb__bench_text floor_text = {
     "as gpu/torch/p50, with nothing handed over: a byte through a pipe wakes the other process, "
-    "which "
-    "reads one element of a tensor of its own",
+    "which reads one element of a tensor of its own",
     "from just before the byte is written to just after the element was read",
     "torch.multiprocessing, as gpu/torch/p50: what no hand-over can be below that wakes a process "
-    "by a "
-    "pipe and ends with .item()",
+    "by a pipe and ends with .item()",
 };
 enum { READ, THERE, FLOOR, ROWS };
 static const struct tb__bench_row rows[ROWS] = {

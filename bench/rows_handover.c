@@ -7,8 +7,8 @@
 
 static const struct tb__bench_text futex_text = {
     .does = "Two processes on different cores. The sender sleeps at least 1.05 ms, then adds to a "
-            "shared "
-            "word and calls FUTEX_WAKE; the receiver sleeps in FUTEX_WAIT. No library of ours.",
+            "shared word and calls FUTEX_WAKE; the receiver sleeps in FUTEX_WAIT. No library of "
+            "ours.",
     .interval = "One way: from just before the store to the receiver having read the new word.",
     .floor =
         "This is the floor: the kernel's cost of waking a sleeping process on another core, on a "
@@ -16,10 +16,8 @@ static const struct tb__bench_text futex_text = {
 };
 static const struct tb__bench_text blocking_text = {
     .does = "Two processes on different cores. The sender sleeps at least 1.05 ms, borrows a slot, "
-            "then "
-            "publishes it untouched; the reader sleeps in tb_reader_next() with spin_us = 0. "
-            "Alternates "
-            "in blocks with floor/futex.",
+            "then publishes it untouched; the reader sleeps in tb_reader_next() with spin_us = 0. "
+            "Alternates in blocks with floor/futex.",
     .interval =
         "One way: from just before tb_loan_publish() to tb_reader_next() having returned the "
         "leased frame.",
@@ -27,8 +25,7 @@ static const struct tb__bench_text blocking_text = {
 };
 static const struct tb__bench_text word_text = {
     .does = "Two processes on different cores. The sender adds to a shared word every 2 us; the "
-            "receiver "
-            "spins on it. No library of ours.",
+            "receiver spins on it. No library of ours.",
     .interval = "One way: from just before the store to the receiver having read the new word.",
     .floor = "This is the floor: one cache line moving from core to core, and reading the clock.",
 };

@@ -19,8 +19,7 @@
 
 static const struct tb__bench_text known_text = {
     .does = "A reader process with so much private memory resident holds leases on all slots but "
-            "one and "
-            "is killed with SIGKILL. The owner looks at tb_pool_get_stats() every 50 us.",
+            "one and is killed with SIGKILL. The owner looks at tb_pool_get_stats() every 50 us.",
     .interval = "From just before kill() to the owner's count of readers having dropped to 0.",
     .floor =
         "The kernel marks a robust futex word 0.1 to 0.5 ms after SIGKILL at any size; the socket "
@@ -28,18 +27,15 @@ static const struct tb__bench_text known_text = {
 };
 static const struct tb__bench_text slots_text = {
     .does = "A reader process with so much private memory resident holds leases on all slots but "
-            "one and "
-            "is killed with SIGKILL. The owner waits in tb_pool_loan() and takes slots until it "
-            "has all "
-            "that the dead one held.",
+            "one and is killed with SIGKILL. The owner waits in tb_pool_loan() and takes slots "
+            "until it has all that the dead one held.",
     .interval = "From just before kill() to the last of three loans having returned.",
     .floor =
         "As for kill/reader/known, plus 10 ms in which siblings of the dying thread may still run.",
 };
 static const struct tb__bench_text owner_text = {
     .does = "An owner process with so much private memory resident is killed with SIGKILL while it "
-            "fills a "
-            "loan. A reader sleeps in tb_reader_next() meanwhile.",
+            "fills a loan. A reader sleeps in tb_reader_next() meanwhile.",
     .interval = "From just before kill() to tb_reader_next() having returned TB_E_OWNER_DIED.",
     .floor =
         "The kernel marks a robust futex word 0.1 to 0.5 ms after SIGKILL at any size; the socket "

@@ -19,13 +19,11 @@
 
 static const struct tb__bench_text text = {
     .does = "An owner with one pool of 6,220,800 byte frames in 4 slots, and two reader processes, "
-            "each "
-            "of which has taken a frame.",
+            "each of which has taken a frame.",
     .interval = "Sizes of all memfds of the three processes, mapped (/proc/PID/maps) or open "
                 "(/proc/PID/fd), each file once, minus 4 x 6,220,800.",
     .floor = "Rounding four slots to whole pages costs 4 KiB; a header, two pages and three "
-             "doorbells are "
-             "6 more.",
+             "doorbells are 6 more.",
 };
 static const struct tb__bench_row rows[] = {{"memory/reserved", "KiB", &text}};
 

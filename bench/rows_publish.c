@@ -25,8 +25,7 @@ static const struct tb__bench_text tight_text = {
 };
 static const struct tb__bench_text written_text = {
     .does = "As publish/tight, with 6.2 MB written into the slot between loan and publish, which "
-            "evicts "
-            "the readers' pages from the near caches.",
+            "evicts the readers' pages from the near caches.",
     .interval =
         "tb_pool_loan() plus tb_loan_publish(), without the writing. For 8 and more readers the "
         "figure is (cost with n readers - cost with 1) / (n - 1).",

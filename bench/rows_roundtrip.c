@@ -20,10 +20,9 @@ static const struct tb__bench_text spinning_text = {
     .does =
         "Two processes on different cores, each with a pool of 4 slots that the other reads, both "
         "spinning (reader option spin_us). One writes a frame with tb_pool_write(), the other "
-        "takes "
-        "it and writes one back. summed: each frame is also summed by its receiver. Alternates "
-        "with "
-        "the same loop on bare shared memory: same copies, same slots, a word that is spun on.",
+        "takes it and writes one back. summed: each frame is also summed by its receiver. "
+        "Alternates with the same loop on bare shared memory: same copies, same slots, a word that "
+        "is spun on.",
     .interval = "The round trip: from just before the write to the answer being held (and summed).",
     .floor = "The bare loop in the same run.",
 };

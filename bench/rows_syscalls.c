@@ -16,17 +16,15 @@
 
 static const struct tb__bench_text seccomp_text = {
     .does = "An owner publishes 20,000 frames to a reader in another process that calls "
-            "tb_reader_next() "
-            "with timeout 0. Both threads run under a seccomp filter that traps and counts every "
-            "system "
-            "call; one call made on purpose proves that it does.",
+            "tb_reader_next() with timeout 0. Both threads run under a seccomp filter that traps "
+            "and counts every system call; one call made on purpose proves that it does.",
     .interval = "Calls of both threads from the first loan to the last release, per frame.",
     .floor = "0.",
 };
 static const struct tb__bench_text strace_text = {
     .does = "The same loop under `strace -f`, with all threads of both processes, the service "
-            "threads too. "
-            "A getsid() of each loop marks begin and end; what lies between is counted.",
+            "threads too. A getsid() of each loop marks begin and end; what lies between is "
+            "counted.",
     .interval = "Calls of all threads from the first loan to the last release, per frame.",
     .floor = "0.",
 };
