@@ -141,11 +141,11 @@ def logs(bench):
     assert bench.tool(*words.group(1).split()).replace(said.decode(), "") == ended
 
 
-def following_across_rotations(bench):
-    """28 MB while somebody follows: nothing is missed, nothing twice."""
+def loud_flow(bench, pause=""):
+    """A flow whose node writes 28 MB once `go` is there, and somebody who follows it."""
     bench.write("writer.py", "import os, time\nfor i in range(2800):\n"
                 "    os.write(1, b''.join(b'%07d %s\\n' % (i * 100 + k, b'x' * 91) "
-                "for k in range(100)))\n    time.sleep(0.0005)\n")
+                f"for k in range(100)))\n{pause}")
     bench.flow({"loud": "while [ ! -e go ]; do sleep 0.05; done; exec python3 ./writer.py"})
     with open(os.devnull, "wb") as null:
         run = bench.start("flow.yml", stdout=null)
@@ -153,32 +153,32 @@ def following_across_rotations(bench):
     follow = subprocess.Popen([TENSORBUS, "logs", "-f", "flow", "loud"], cwd=bench.path,
                               env=bench.env, stdout=subprocess.PIPE)
     time.sleep(0.3)
-    (bench.path / "go").touch()
+    return run, follow
+
+
+def all_is_followed(follow):
+    """Nothing is missed, nothing comes twice."""
     out, _ = follow.communicate(timeout=60)
-    assert bench.finish(run)[0] == 0 and follow.returncode == 0
+    assert follow.returncode == 0
     numbers = [int(l[:7]) for l in out.splitlines()]
     assert numbers == list(range(280_000)), (len(numbers), numbers[:3], numbers[-3:])
+
+
+def following_across_rotations(bench):
+    run, follow = loud_flow(bench, "    time.sleep(0.0005)\n")
+    (bench.path / "go").touch()
+    all_is_followed(follow)
+    assert bench.finish(run)[0] == 0
 
 
 def following_after_a_pause(bench):
     """The reader was stopped while the files changed twice."""
-    bench.write("writer.py", "import os\nfor i in range(2800):\n"
-                "    os.write(1, b''.join(b'%07d %s\\n' % (i * 100 + k, b'x' * 91) "
-                "for k in range(100)))\n")
-    bench.flow({"loud": "while [ ! -e go ]; do sleep 0.05; done; exec python3 ./writer.py"})
-    with open(os.devnull, "wb") as null:
-        run = bench.start("flow.yml", stdout=null)
-    until(lambda: bench.flows(), 5, "the flow is listed")
-    follow = subprocess.Popen([TENSORBUS, "logs", "-f", "flow", "loud"], cwd=bench.path,
-                              env=bench.env, stdout=subprocess.PIPE)
-    time.sleep(0.3)
+    run, follow = loud_flow(bench)
     follow.send_signal(signal.SIGSTOP)
     (bench.path / "go").touch()
     assert bench.finish(run)[0] == 0
     follow.send_signal(signal.SIGCONT)
-    out, _ = follow.communicate(timeout=60)
-    numbers = [int(l[:7]) for l in out.splitlines()]
-    assert numbers == list(range(280_000)), (len(numbers), numbers[:3], numbers[-3:])
+    all_is_followed(follow)
 
 
 def last_lines_across_rotations(bench):

@@ -102,6 +102,15 @@ static void owner_begin(struct owner *owner)
     owner_begin_with(owner, SLOTS, 0);
 }
 
+/* With a reader that holds a frame. It is forked before the owner uses the library. */
+static void begin_with_holder(struct owner *owner, struct child *reader)
+{
+    child_start(reader, "reader", reader_role, NULL);
+    owner_begin(owner);
+    child_await(reader, "attached");
+    CHECK_EQ(tell(reader, HOLD), 7);
+}
+
 static void owner_end(struct owner *owner)
 {
     tb_bus_close(owner->bus);
@@ -116,10 +125,7 @@ static void the_word_comes_when_the_last_frame_is_released(void)
 {
     struct child reader;
     struct owner owner;
-    child_start(&reader, "reader", reader_role, NULL);
-    owner_begin(&owner);
-    child_await(&reader, "attached");
-    CHECK_EQ(tell(&reader, HOLD), 7);
+    begin_with_holder(&owner, &reader);
     unsigned fds = harness_fd_count();
     tb_pool_close(owner.pool);
     CHECK_EQ(owner.releases.count, 0);
@@ -189,10 +195,7 @@ static void a_reader_s_death_ends_its_claims(void)
 {
     struct child reader;
     struct owner owner;
-    child_start(&reader, "reader", reader_role, NULL);
-    owner_begin(&owner);
-    child_await(&reader, "attached");
-    CHECK_EQ(tell(&reader, HOLD), 7);
+    begin_with_holder(&owner, &reader);
     tb_pool_close(owner.pool);
     harness_sleep_us(5000);
     CHECK_EQ(owner.releases.count, 0);
@@ -206,10 +209,7 @@ static void a_reader_s_death_is_seen_without_a_hang_up(void)
 {
     struct child reader;
     struct owner owner;
-    child_start(&reader, "reader", reader_role, NULL);
-    owner_begin(&owner);
-    child_await(&reader, "attached");
-    CHECK_EQ(tell(&reader, HOLD), 7);
+    begin_with_holder(&owner, &reader);
     pid_t heir = (pid_t)tell(&reader, LEAVE_HEIR);
     tb_pool_close(owner.pool);
     child_kill(&reader);
@@ -289,10 +289,7 @@ static void closing_the_bus_waits_for_holders(void)
         struct child reader;
         struct owner owner;
         pthread_t thread;
-        child_start(&reader, "reader", reader_role, NULL);
-        owner_begin(&owner);
-        child_await(&reader, "attached");
-        CHECK_EQ(tell(&reader, HOLD), 7);
+        begin_with_holder(&owner, &reader);
         if (closed) {
             tb_pool_close(owner.pool);
         }
@@ -311,10 +308,7 @@ static void a_holder_that_never_lets_go_is_named(void)
 {
     struct child reader;
     struct owner owner;
-    child_start(&reader, "reader", reader_role, NULL);
-    owner_begin(&owner);
-    child_await(&reader, "attached");
-    CHECK_EQ(tell(&reader, HOLD), 7);
+    begin_with_holder(&owner, &reader);
     tb_pool_close(owner.pool);
     int64_t before_ns = harness_now_ns();
     tb_bus_close(owner.bus);

@@ -139,7 +139,7 @@ static void one_of_a_closed_owner_is_closed(void)
     CHECK(status == TB_CLOSED || status == TB_E_FREED || status == TB_E_STALE);
 }
 
-static void dying_owner(void *argument)
+static void promising_owner(void *argument)
 {
     (void)argument;
     tb_loan *loan;
@@ -150,6 +150,7 @@ static void dying_owner(void *argument)
     CHECK_OK(tb_loan_promise(loan, &handle));
     parent_tell(&handle, sizeof handle);
     parent_pause("promised");
+    tb_bus_close(bus);
 }
 
 static void one_of_a_dead_owner_is_told_so(void)
@@ -158,7 +159,7 @@ static void one_of_a_dead_owner_is_told_so(void)
     struct child reader;
     struct answer answer;
     tb_handle handle;
-    child_start(&owner, "owner", dying_owner, NULL);
+    child_start(&owner, "owner", promising_owner, NULL);
     child_hear(&owner, &handle, sizeof handle);
     child_await(&owner, "promised");
     child_start(&reader, "opener", opener, NULL);
@@ -196,20 +197,6 @@ static int stop_at_once(void *context)
 {
     (void)context;
     return 1;
-}
-
-static void promising_owner(void *argument)
-{
-    (void)argument;
-    tb_loan *loan;
-    tb_handle handle;
-    tb_bus *bus = open_bus("owner");
-    tb_pool *pool = register_words(bus, "frames", ELEMENTS, 3);
-    CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
-    CHECK_OK(tb_loan_promise(loan, &handle));
-    parent_tell(&handle, sizeof handle);
-    parent_pause("promised");
-    tb_bus_close(bus);
 }
 
 static void the_wait_can_be_interrupted(void)

@@ -13,10 +13,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "child_output.h"
 
 static void zero_before_the_first_failure(void **state)
 {
@@ -201,30 +200,19 @@ static void names_of_statuses(void **state)
     assert_string_equal(tb_version(), TB_VERSION);
 }
 
+static void break_an_invariant(void *argument)
+{
+    (void)argument;
+    signal(SIGABRT, SIG_DFL); /* cmocka catches it */
+    TB_ASSERT(1 + 1 == 2);
+    TB_ASSERT(1 + 1 == 3);
+}
+
 static void a_broken_invariant_aborts_and_says_where(void **state)
 {
     (void)state;
-    int pipe_fds[2];
     char text[256];
-    assert_int_equal(pipe(pipe_fds), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGABRT, SIG_DFL); /* cmocka catches it */
-        dup2(pipe_fds[1], STDERR_FILENO);
-        TB_ASSERT(1 + 1 == 2);
-        TB_ASSERT(1 + 1 == 3);
-        _exit(0);
-    }
-    close(pipe_fds[1]);
-    size_t used = 0;
-    ssize_t got;
-    while ((got = read(pipe_fds[0], text + used, sizeof text - 1 - used)) > 0) {
-        used += (size_t)got;
-    }
-    text[used] = '\0';
-    close(pipe_fds[0]);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_output(break_an_invariant, NULL, text, sizeof text);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     assert_non_null(strstr(text, "broken invariant: 1 + 1 == 3"));
     assert_non_null(strstr(text, "test_error.c:"));

@@ -12,40 +12,34 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "child_output.h"
+
+struct setting {
+    const char *value;
+    void (*body)(void);
+};
+
+static void log_with_setting(void *argument)
+{
+    const struct setting *setting = argument;
+    if (setting->value != NULL) {
+        setenv("TENSORBUS_LOG", setting->value, 1);
+    } else {
+        unsetenv("TENSORBUS_LOG");
+    }
+    setting->body();
+}
 
 /* What `body` writes to standard error with TENSORBUS_LOG=setting (NULL: not set). */
 static const char *output_of(const char *setting, void (*body)(void))
 {
     static char text[65536];
-    int pipe_fds[2];
-    assert_int_equal(pipe(pipe_fds), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(pipe_fds[1], STDERR_FILENO);
-        if (setting != NULL) {
-            setenv("TENSORBUS_LOG", setting, 1);
-        } else {
-            unsetenv("TENSORBUS_LOG");
-        }
-        body();
-        _exit(0);
-    }
-    close(pipe_fds[1]);
-    size_t used = 0;
-    ssize_t got;
-    while ((got = read(pipe_fds[0], text + used, sizeof text - 1 - used)) > 0) {
-        used += (size_t)got;
-    }
-    text[used] = '\0';
-    close(pipe_fds[0]);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    struct setting given = {setting, body};
+    assert_int_equal(child_output(log_with_setting, &given, text, sizeof text), 0);
     return text;
 }
 
