@@ -16,21 +16,19 @@ static const char help[] =
     "       tensorbus pool info [--json] [--flow FLOW] PROCESS/POOL\n"
     "       tensorbus pool watch [--json] [--flow FLOW] [-n COUNT] [-i SECONDS] PROCESS/POOL\n"
     "\n"
-    "Look at the pools of running processes. FLOW is the id or name of a running flow, or the "
-    "name\n"
-    "of a directory of the runtime directory; without it, the only running flow, else `default`.\n"
-    "`watch` prints a line per interval (1 s) until Ctrl-C, COUNT lines, or the owner's end.\n"
+    "Look at the pools of running processes. FLOW is the id or name of a running flow, or the\n"
+    "name of a directory of the runtime directory; without it, the only running flow, else\n"
+    "`default`. `watch` prints a line per interval (1 s) until Ctrl-C, COUNT lines, or the\n"
+    "owner's end.\n"
     "\n"
     "  --json   list:  {\"flow\",\"pools\":[POOL...]}; info: POOL; watch: one object per line\n"
-    "           POOL = "
-    "{\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\"segment_bytes\",\n"
-    "           \"policy\",\"lane\",\"readers\",\"frames\",\"bytes\",\"copies\",\"copied_bytes\",\n"
-    "           \"drops\",\"overwrites\",\"waits\",\"wakeups\",\"age_s\",\"device\",\n"
-    "           \"device_uuid\",\"device_memory\",\"device_bytes\",\"adopted\",\n"
-    "           \"troubles\",\"trouble\"}\n"
-    "           device is cpu or cuda; of cpu device_uuid, device_memory and device_bytes are "
-    "null,\n"
-    "           and trouble is null without one\n"
+    "           POOL = {\"process\",\"pool\",\"tensor\",\"slots\",\"slot_bytes\",\n"
+    "           \"segment_bytes\",\"policy\",\"lane\",\"readers\",\"frames\",\"bytes\",\n"
+    "           \"copies\",\"copied_bytes\",\"drops\",\"overwrites\",\"waits\",\"wakeups\",\n"
+    "           \"age_s\",\"device\",\"device_uuid\",\"device_memory\",\"device_bytes\",\n"
+    "           \"adopted\",\"troubles\",\"trouble\"}\n"
+    "           device is cpu or cuda; of cpu device_uuid, device_memory and device_bytes are\n"
+    "           null, and trouble is null without one\n"
     "\n"
     "exit codes: 0 ok, 1 no such flow, process or pool, 2 wrong usage\n"
     "\n"
@@ -343,25 +341,22 @@ static int verb_one(const struct options *options, int is_watch)
 static int read_words(int argc, char **argv, struct options *options)
 {
     for (int i = 2; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        const int more = i + 1 < argc;
         char *end = NULL;
         if (strcmp(argv[i], "--json") == 0) {
             options->json = 1;
-        } else if (strcmp(argv[i], "--flow") == 0 && value != NULL) {
-            options->flow = value;
-            i++;
-        } else if (strcmp(argv[i], "-n") == 0 && value != NULL) {
-            options->count = strtol(value, &end, 10);
+        } else if (strcmp(argv[i], "--flow") == 0 && more) {
+            options->flow = argv[++i];
+        } else if (strcmp(argv[i], "-n") == 0 && more) {
+            options->count = strtol(argv[++i], &end, 10);
             if (*end != '\0' || options->count < 1) {
-                return tb__cli_usage("pool", "-n takes a number of lines, not `%s`", value);
+                return tb__cli_usage("pool", "-n takes a number of lines, not `%s`", argv[i]);
             }
-            i++;
-        } else if (strcmp(argv[i], "-i") == 0 && value != NULL) {
-            options->interval_s = strtod(value, &end);
+        } else if (strcmp(argv[i], "-i") == 0 && more) {
+            options->interval_s = strtod(argv[++i], &end);
             if (*end != '\0' || !(options->interval_s >= 0.01 && options->interval_s <= 3600)) {
-                return tb__cli_usage("pool", "-i takes 0.01 to 3600 seconds, not `%s`", value);
+                return tb__cli_usage("pool", "-i takes 0.01 to 3600 seconds, not `%s`", argv[i]);
             }
-            i++;
         } else if (argv[i][0] == '-' || options->target != NULL) {
             return tb__cli_usage("pool", "unexpected word `%s`", argv[i]);
         } else {

@@ -11,9 +11,9 @@
 static const char help[] =
     "usage: tensorbus stop [OPTION...] [FLOW]\n"
     "\n"
-    "Stop a running flow, named by its id or its name (`tensorbus list`), and wait until it is "
-    "gone.\n"
-    "Without FLOW, the only one that runs. Nodes get STOP, 10 s later SIGTERM, 2 s later SIGKILL.\n"
+    "Stop a running flow, named by its id or its name (`tensorbus list`), and wait until it is\n"
+    "gone. Without FLOW, the only one that runs. Nodes get STOP, 10 s later SIGTERM, 2 s later\n"
+    "SIGKILL.\n"
     "\n"
     "  --kill                kill all nodes at once\n"
     "  --timeout SECONDS     wait at most that long (default: 60)\n"
