@@ -11,9 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 
 #include <tensorbus/status.h>
 
+#include "cuda/device.h"
 #include "tests/cuda/fake/control.h"
 
 struct kit_test {
@@ -126,5 +129,25 @@ void kit_check_clean(const char *file, int line);
             FAIL("%s: `%s` is not in `%s`", #call, (text), tb_last_error_text());                  \
         }                                                                                          \
     } while (0)
+
+static inline const struct tb__gpu *gpu_at(int ordinal)
+{
+    const struct tb__gpu *gpu = NULL;
+    OK(tb__gpu_get(ordinal, &gpu));
+    return gpu;
+}
+
+static inline char *pages(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return (char *)at;
+}
+
+static inline void pause_ms(int ms)
+{
+    struct timespec time = {.tv_nsec = ms * 1000000L};
+    nanosleep(&time, NULL);
+}
 
 #endif

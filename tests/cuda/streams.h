@@ -1,10 +1,37 @@
 /* Work of a stream in one call, which the library puts together from parts: it looks at a stream
- * once for several. */
+ * once for several. And words for it. */
 #ifndef TB_TESTS_STREAMS_H
 #define TB_TESTS_STREAMS_H
 
+#include <stdatomic.h>
+#include <sys/mman.h>
+
 #include "cuda/copy.h"
+#include "cuda/host_memory.h"
 #include "cuda/order.h"
+#include "tests/cuda/kit.h"
+
+/* A page of words that streams of all devices reach. */
+struct words {
+    _Atomic uint64_t *host;
+    struct tb__host_registration registration;
+};
+
+static inline struct words words_make(void)
+{
+    struct words words = {0};
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    words.host = at;
+    OK(tb__host_register(gpu_at(0), at, 4096, 0, &words.registration));
+    return words;
+}
+
+static inline void words_drop(struct words *words)
+{
+    tb__host_unregister(&words->registration);
+    munmap((void *)words->host, 4096);
+}
 
 static inline tb_status stream_batch(tb__stream stream, const struct tb__gpu *gpu,
                                      const struct tb__stream_op *ops, uint32_t count)

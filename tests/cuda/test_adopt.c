@@ -14,13 +14,6 @@
 #define BYTES (4 * MIB)
 #define OFFSET 1000000
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
 static void every_kind_has_a_name_and_a_reason(void)
 {
     static const struct {

@@ -18,13 +18,6 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
 /* ------------------------------------------------------------------ memories */
 
 /* One side: pageable (-2) or page-locked (-1) host memory, or of a GPU. */
@@ -228,38 +221,11 @@ static void nothing_and_nowhere(void)
 
 /* ------------------------------------------------------------------ order */
 
-/* A stream that stands still until it is let go. */
-struct gate {
-    _Atomic uint64_t *word;
-    struct tb__host_registration registration;
-};
-
-static struct gate gate_make(void)
+/* A stream stands still until its gate, a word, is opened. */
+static void gate_close(const struct words *gate, tb__stream stream, const struct tb__gpu *gpu)
 {
-    struct gate gate = {0};
-    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    gate.word = at;
-    OK(tb__host_register(gpu_at(0), at, 4096, 0, &gate.registration));
-    return gate;
-}
-
-static void gate_close(struct gate *gate, tb__stream stream, const struct tb__gpu *gpu)
-{
-    atomic_store(gate->word, 0);
+    atomic_store(gate->host, 0);
     OK(stream_wait64(stream, gpu, gate->registration.device_ptr, 1));
-}
-
-static void gate_drop(struct gate *gate)
-{
-    tb__host_unregister(&gate->registration);
-    munmap((void *)gate->word, 4096);
-}
-
-static void pause_ms(int ms)
-{
-    struct timespec time = {.tv_nsec = ms * 1000000L};
-    nanosleep(&time, NULL);
 }
 
 /* The call returns though the stream stands still; nothing is copied before it goes on, all after.
@@ -267,7 +233,7 @@ static void pause_ms(int ms)
 static void copies_keep_the_order_of(int src_at, int dst_at, int stream_at)
 {
     const uint64_t bytes = 5 * MIB;
-    struct gate gate = gate_make();
+    struct words gate = words_make();
     struct side src = side_make(src_at, bytes), dst = side_make(dst_at, bytes);
     const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
     const struct tb__gpu *gpu = gpu_at(stream_at);
@@ -286,13 +252,13 @@ static void copies_keep_the_order_of(int src_at, int dst_at, int stream_at)
     CHECK_EQ(tb__stream_query(stream, gpu), TB_AGAIN);
     side_expect(__LINE__, &dst, bytes, 22);
     side_fill(&src, bytes, 23); /* still in time */
-    atomic_store(gate.word, 1);
+    atomic_store(gate.host, 1);
     OK(tb__stream_synchronize(stream, gpu));
     side_expect(__LINE__, &dst, bytes, 23);
     tb__stream_destroy(gpu, stream);
     side_drop(&src);
     side_drop(&dst);
-    gate_drop(&gate);
+    words_drop(&gate);
 }
 
 static void copies_keep_the_order_of_the_stream(void)
@@ -318,7 +284,7 @@ static void copies_keep_the_order_of_the_stream(void)
 static void one_still_stream_holds_up_nobody(void)
 {
     const uint64_t bytes = 5 * MIB;
-    struct gate gate = gate_make();
+    struct words gate = words_make();
     struct side src = side_make(0, bytes), dst = side_make(1, bytes), more = side_make(1, bytes);
     const struct tb__copy job = {.dst = dst.end, .src = src.end, .bytes = bytes};
     const struct tb__copy other = {.dst = more.end, .src = src.end, .bytes = bytes};
@@ -333,7 +299,7 @@ static void one_still_stream_holds_up_nobody(void)
     side_expect(__LINE__, &more, bytes, 31);
     side_expect(__LINE__, &dst, bytes, 32);
     tb__copy_trim(); /* frees what is at rest only */
-    atomic_store(gate.word, 1);
+    atomic_store(gate.host, 1);
     OK(tb__stream_synchronize(still, gpu_at(0)));
     side_expect(__LINE__, &dst, bytes, 31);
     tb__stream_destroy(gpu_at(0), still);
@@ -341,7 +307,7 @@ static void one_still_stream_holds_up_nobody(void)
     side_drop(&src);
     side_drop(&dst);
     side_drop(&more);
-    gate_drop(&gate);
+    words_drop(&gate);
     tb__copy_trim();
 }
 

@@ -16,13 +16,6 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
 /* ------------------------------------------------------------------ walks */
 
 static tb_tensor tensor_of(tb_dtype dtype, int32_t ndim, const int64_t *shape,

@@ -12,13 +12,6 @@
 #define MIB ((uint64_t)1 << 20)
 #define BYTES (3 * MIB + 1000)
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
 static void the_kind_follows_from_the_abilities(void)
 {
     static const struct {

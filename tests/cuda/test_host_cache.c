@@ -14,20 +14,6 @@
 #define KIB ((uint64_t)1 << 10)
 #define BYTES (64 * KIB)
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
-static char *pages(uint64_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    return at;
-}
-
 static int get_put(const void *ptr, uint64_t bytes)
 {
     struct tb__host_lease lease;

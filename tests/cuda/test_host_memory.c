@@ -11,20 +11,6 @@
 
 #define BYTES (5 * 4096u)
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
-static char *pages(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    return at;
-}
-
 static void registered_memory_has_an_address_for_the_device(void)
 {
     char *memory = pages(BYTES);

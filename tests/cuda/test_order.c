@@ -12,13 +12,6 @@
 #include "tests/cuda/kit.h"
 #include "tests/cuda/streams.h"
 
-static const struct tb__gpu *gpu_at(int ordinal)
-{
-    const struct tb__gpu *gpu = NULL;
-    OK(tb__gpu_get(ordinal, &gpu));
-    return gpu;
-}
-
 static void need_words(void)
 {
     if (!gpu_at(0)->stream_mem_ops_64) {
@@ -26,37 +19,9 @@ static void need_words(void)
     }
 }
 
-/* A page of words, registered. */
-struct words {
-    _Atomic uint64_t *host;
-    struct tb__host_registration registration;
-};
-
-static struct words words_make(void)
-{
-    struct words words = {0};
-    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    words.host = at;
-    OK(tb__host_register(gpu_at(0), at, 4096, 0, &words.registration));
-    return words;
-}
-
-static void words_drop(struct words *words)
-{
-    tb__host_unregister(&words->registration);
-    munmap((void *)words->host, 4096);
-}
-
 static uint64_t at(const struct words *words, int index)
 {
     return words->registration.device_ptr + (uint64_t)index * 8;
-}
-
-static void pause_ms(int ms)
-{
-    struct timespec time = {.tv_nsec = ms * 1000000L};
-    nanosleep(&time, NULL);
 }
 
 static void a_stream_waits_for_a_word(void)

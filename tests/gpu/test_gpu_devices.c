@@ -515,95 +515,104 @@ static void plain_memory_of_a_peer_that_is_switched_off(void)
     producer_end(&producer);
 }
 
-/* One device's context breaks: frames of the other one go on in the same pool. */
-static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
+/* A pool with streams of two devices, one of which will break. */
+struct ill {
+    const struct tb__gpu *first;
+    const struct tb__gpu *second;
+    tb_cuda_stream healthy;
+    tb_cuda_stream doomed;
+    tb_bus *bus;
+    tb_pool *pool;
+    struct gpu_brake brake;
+};
+
+static void ill_begin(struct ill *ill)
 {
     gpu_need_fake();
     gpu_machine("devices=2");
-    const struct tb__gpu *first = gpu_begin();
-    const struct tb__gpu *second = gpu_second();
-    tb_cuda_stream healthy = gpu_stream_on(first);
-    tb_cuda_stream doomed = gpu_stream_on(second);
-    tb_bus *bus = gpu_open_bus("producer");
-    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 3);
-    tb_reader *reader = gpu_open_reader(bus, "producer/frames", 1);
-    tb_reader *plain = gpu_open_reader(bus, "producer/frames", 0);
-    struct gpu_brake brake;
+    ill->first = gpu_begin();
+    ill->second = gpu_second();
+    ill->healthy = gpu_stream_on(ill->first);
+    ill->doomed = gpu_stream_on(ill->second);
+    ill->bus = gpu_open_bus("producer");
+    ill->pool = gpu_register(ill->bus, "frames", TB_CUDA(0), WORDS, 3);
+    gpu_brake_init(&ill->brake);
+}
+
+static void ill_end(struct ill *ill)
+{
+    gpu_synchronize(ill->healthy);
+    tb_bus_close(ill->bus);
+    gpu_fake()->break_device(1, 0);
+    CHECK_CUDA(tb__cuda()->stream_destroy((tb__stream)ill->doomed));
+    gpu_stream_end(ill->healthy);
+    gpu_brake_end(&ill->brake);
+}
+
+/* One device's context breaks: frames of the other one go on in the same pool. */
+static void frames_of_a_healthy_device_go_on_beside_a_broken_one(void)
+{
+    struct ill ill;
+    ill_begin(&ill);
+    tb_reader *reader = gpu_open_reader(ill.bus, "producer/frames", 1);
+    tb_reader *plain = gpu_open_reader(ill.bus, "producer/frames", 0);
     tb_loan *loan;
     tb_frame *frame;
-    gpu_brake_init(&brake);
-    gpu_publish(pool, 1, healthy, NULL);
+    gpu_publish(ill.pool, 1, ill.healthy, NULL);
     CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
     tb_frame_release(frame);
-    gpu_brake_put(&brake, second, doomed);
-    CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
-    CHECK_OK(tb_loan_publish_on(loan, doomed, NULL));
+    gpu_brake_put(&ill.brake, ill.second, ill.doomed);
+    CHECK_OK(tb_pool_loan(ill.pool, TB_POLL, &loan));
+    CHECK_OK(tb_loan_publish_on(loan, ill.doomed, NULL));
     CHECK_OK(tb_reader_next(reader, TB_POLL, &frame));
     CHECK_STATUS(tb_frame_poll(frame), TB_AGAIN);
     gpu_fake()->break_device(1, TB__CUDA_ILLEGAL_ADDRESS);
     CHECK_WITHIN_MS(tb_frame_poll(frame) == TB_E_INCOMPLETE, 2000);
     tb_frame_release(frame);
     for (uint32_t n = 3; n <= 10; n++) {
-        gpu_publish(pool, n, healthy, NULL);
+        gpu_publish(ill.pool, n, ill.healthy, NULL);
         CHECK_OK(tb_reader_newest(plain, TB_SECONDS(5), &frame));
         CHECK_EQ(gpu_info(frame).sequence, n);
         gpu_check(tb_frame_tensor(frame), n);
         tb_frame_release(frame);
     }
-    CHECK_OK(tb_pool_loan(pool, TB_SECONDS(5), &loan));
-    CHECK_STATUS(tb_loan_publish_on(loan, doomed, NULL), TB_E_SYSTEM);
-    gpu_publish(pool, 11, healthy, NULL);
+    CHECK_OK(tb_pool_loan(ill.pool, TB_SECONDS(5), &loan));
+    CHECK_STATUS(tb_loan_publish_on(loan, ill.doomed, NULL), TB_E_SYSTEM);
+    gpu_publish(ill.pool, 11, ill.healthy, NULL);
     CHECK_OK(tb_reader_newest(plain, TB_SECONDS(5), &frame));
     gpu_check(tb_frame_tensor(frame), 11);
     tb_frame_release(frame);
-    gpu_synchronize(healthy);
-    tb_bus_close(bus);
-    gpu_fake()->break_device(1, 0);
-    CHECK_CUDA(tb__cuda()->stream_destroy((tb__stream)doomed));
-    gpu_stream_end(healthy);
-    gpu_brake_end(&brake);
+    ill_end(&ill);
 }
 
 /* A handle may be waited for while the GPU is still at work. */
 static void acknowledgements_of_frames_under_way_are_waited_for(void)
 {
-    gpu_need_fake();
-    gpu_machine("devices=2");
-    const struct tb__gpu *first = gpu_begin();
-    const struct tb__gpu *second = gpu_second();
-    tb_cuda_stream healthy = gpu_stream_on(first);
-    tb_cuda_stream doomed = gpu_stream_on(second);
-    tb_bus *bus = gpu_open_bus("producer");
-    tb_pool *pool = gpu_register(bus, "frames", TB_CUDA(0), WORDS, 3);
+    struct ill ill;
+    ill_begin(&ill);
     tb_reader_options options = {.size = sizeof options, .wait_ns = TB_SECONDS(5), .ack = 1};
     tb_reader *reader;
     tb_loan *loan;
     tb_frame *frame;
     tb_handle handle;
-    struct gpu_brake brake;
-    gpu_brake_init(&brake);
-    CHECK_OK(tb_reader_open(bus, "producer/frames", &options, &reader));
-    gpu_brake_put(&brake, first, healthy);
-    gpu_publish(pool, 1, healthy, &handle);
-    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
-    gpu_brake_off(&brake);
+    CHECK_OK(tb_reader_open(ill.bus, "producer/frames", &options, &reader));
+    gpu_brake_put(&ill.brake, ill.first, ill.healthy);
+    gpu_publish(ill.pool, 1, ill.healthy, &handle);
+    CHECK_STATUS(tb_pool_wait_acked(ill.pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
+    gpu_brake_off(&ill.brake);
     CHECK_OK(tb_reader_next(reader, TB_SECONDS(5), &frame));
     CHECK_OK(tb_reader_ack(reader, frame));
     tb_frame_release(frame);
-    CHECK_OK(tb_pool_wait_acked(pool, &handle, TB_POLL));
+    CHECK_OK(tb_pool_wait_acked(ill.pool, &handle, TB_POLL));
     handle.generation += 2;
-    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_POLL), TB_E_INVALID);
-    gpu_brake_put(&brake, second, doomed);
-    CHECK_OK(tb_pool_loan(pool, TB_POLL, &loan));
-    CHECK_OK(tb_loan_publish_on(loan, doomed, &handle));
-    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
+    CHECK_STATUS(tb_pool_wait_acked(ill.pool, &handle, TB_POLL), TB_E_INVALID);
+    gpu_brake_put(&ill.brake, ill.second, ill.doomed);
+    CHECK_OK(tb_pool_loan(ill.pool, TB_POLL, &loan));
+    CHECK_OK(tb_loan_publish_on(loan, ill.doomed, &handle));
+    CHECK_STATUS(tb_pool_wait_acked(ill.pool, &handle, TB_MILLIS(30)), TB_E_NOT_ACKED);
     gpu_fake()->break_device(1, TB__CUDA_ILLEGAL_ADDRESS);
-    CHECK_STATUS(tb_pool_wait_acked(pool, &handle, TB_SECONDS(5)), TB_E_INCOMPLETE);
-    tb_bus_close(bus);
-    gpu_fake()->break_device(1, 0);
-    CHECK_CUDA(tb__cuda()->stream_destroy((tb__stream)doomed));
-    gpu_stream_end(healthy);
-    gpu_brake_end(&brake);
+    CHECK_STATUS(tb_pool_wait_acked(ill.pool, &handle, TB_SECONDS(5)), TB_E_INCOMPLETE);
+    ill_end(&ill);
 }
 
 /* `cuda` without a number. */

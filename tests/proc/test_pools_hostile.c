@@ -261,14 +261,22 @@ static const struct {
     {"short open", say_short_open, 1},
 };
 
+/* An owner, and a client that it serves well. */
+static tb_bus *begin_client(struct child *owner, tb_reader **reader)
+{
+    child_start(owner, "owner", steady_owner, NULL);
+    child_await(owner, "open");
+    tb_bus *bus = open_bus("client");
+    *reader = open_reader(bus, "owner/frames");
+    check_served(bus, *reader);
+    return bus;
+}
+
 static void P11_wrong_words(void)
 {
     struct child owner;
-    child_start(&owner, "owner", steady_owner, NULL);
-    child_await(&owner, "open");
-    tb_bus *bus = open_bus("client");
-    tb_reader *reader = open_reader(bus, "owner/frames");
-    check_served(bus, reader);
+    tb_reader *reader;
+    tb_bus *bus = begin_client(&owner, &reader);
     uint32_t fds = ask(&owner).fds;
     int silent = raw_connect("owner"); /* says nothing while all the others speak */
     for (size_t i = 0; i < sizeof insults / sizeof insults[0]; i++) {
@@ -299,11 +307,8 @@ static void P11_ten_thousand_connections(void)
     struct child owner;
     unsigned total = (unsigned)harness_scale(10000, 10000);
     static int fds[1500];
-    child_start(&owner, "owner", steady_owner, NULL);
-    child_await(&owner, "open");
-    tb_bus *bus = open_bus("client");
-    tb_reader *reader = open_reader(bus, "owner/frames");
-    check_served(bus, reader);
+    tb_reader *reader;
+    tb_bus *bus = begin_client(&owner, &reader);
     uint32_t owner_fds = ask(&owner).fds;
     for (unsigned done = 0; done < total;) {
         unsigned batch = total - done < 1500 ? total - done : 1500;
@@ -334,11 +339,8 @@ static void P11_ten_thousand_connections(void)
 static void P25_client_never_reads(void)
 {
     struct child owner;
-    child_start(&owner, "owner", steady_owner, NULL);
-    child_await(&owner, "open");
-    tb_bus *bus = open_bus("client");
-    tb_reader *reader = open_reader(bus, "owner/frames");
-    check_served(bus, reader);
+    tb_reader *reader;
+    tb_bus *bus = begin_client(&owner, &reader);
     uint32_t fds = ask(&owner).fds;
     int deaf = raw_greeted("owner");
     struct tb__pool_open_wire open = {.flags = TB__OPEN_BY_NAME, .name = "frames"};
