@@ -8,6 +8,7 @@
  *
  * One thread. Frames go through a pool of 8 slots; a slot is written again only when nobody holds
  * it, and the flow's queues are `backpressure`, so every decoded frame arrives. */
+#include "common.h"
 #include "report.h"
 #include "source.h"
 
@@ -38,19 +39,6 @@ struct camera {
     int64_t start_ns; /* when frame 0 of this round was due */
     char error[512];  /* what the source says */
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int fail(const char *what)
-{
-    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
-    return -1;
-}
 
 /* Wait for STOP, at most until a time. Returns 1 when the flow is asked to stop. */
 static int stop_asked(struct camera *camera, int64_t until_ns)

@@ -6,6 +6,7 @@
  * Prints a live line with the rate, the latency from the camera's publish to this node holding the
  * frame (the search for motion included), frames lost and payload copies. One thread. Ends when its
  * inputs are closed, or on STOP. */
+#include "common.h"
 #include "latency.h"
 #include "report.h"
 #include "sheet.h"
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tensorbus/tensorbus.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Frames whose boxes, or boxes whose frame, have not come yet. Both come from one sender, one after
@@ -47,19 +47,6 @@ struct monitor {
     uint64_t shown_frames;
     int on_terminal;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int fail(const char *what)
-{
-    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
-    return -1;
-}
 
 static double quantile_ms(const struct monitor *monitor, double share)
 {

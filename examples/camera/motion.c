@@ -6,6 +6,7 @@
  *           `image`: the same handle with the same metadata, passed on. No pixel is copied.
  *
  * One thread. Ends when the camera has closed its output, or on STOP. */
+#include "common.h"
 #include "detect.h"
 #include "latency.h"
 #include "report.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <tensorbus/tensorbus.h>
-#include <time.h>
 
 /* A consumer that takes nothing for so long is stuck; one that is gone is never waited for. */
 static const int64_t PATIENCE_NS = TB_SECONDS(30);
@@ -26,19 +26,6 @@ struct motion {
     uint64_t frames, boxes;
     struct latency search; /* how long a frame was searched */
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int fail(const char *what)
-{
-    fprintf(stderr, "%s: %s\n", what, tb_last_error_text());
-    return -1;
-}
 
 static int send_boxes(struct motion *motion, const struct box *boxes, int count, int64_t index)
 {
