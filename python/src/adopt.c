@@ -10,14 +10,22 @@
 
 struct py_adopted {
     struct py_adopted *next;
+    size_t users; /* the library, and views of loans */
     struct py_source source;
 };
 
 static struct py_adopted *came_back; /* atomic */
 
-void py_adopt_forget(struct py_adopted *adopted)
+void py_adopt_keep(struct py_adopted *adopted)
 {
     if (adopted != NULL) {
+        adopted->users++;
+    }
+}
+
+void py_adopt_let_go(struct py_adopted *adopted)
+{
+    if (adopted != NULL && --adopted->users == 0) {
         py_source_close(&adopted->source);
         PyMem_Free(adopted);
     }
@@ -30,7 +38,7 @@ void py_adopt_sweep(void)
     while (list != NULL) {
         struct py_adopted *adopted = list;
         list = adopted->next;
-        py_adopt_forget(adopted);
+        py_adopt_let_go(adopted);
     }
 }
 
@@ -54,6 +62,37 @@ static void on_release(void *context)
 
 /* ---- what is given ---- */
 
+int py_adopt_parse(struct py_state *state, PyObject *adopt, PyObject *offset, tb_adoption *adoption)
+{
+    *adoption = (tb_adoption){.fd = -1};
+    if (offset != NULL && offset != Py_None) {
+        adoption->offset = PyLong_AsUnsignedLongLong(offset);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    int by_fd = adopt != NULL && adopt != Py_None && !PyBool_Check(adopt);
+    if (by_fd) {
+        adoption->by = TB_ADOPT_MEMFD;
+        adoption->fd = PyObject_AsFileDescriptor(adopt);
+        if (adoption->fd < 0) {
+            return -1;
+        }
+    } else if (adoption->offset != 0) {
+        py_fail(state, TB_E_INVALID,
+                "adopt_offset is a place in a descriptor's memory: give that as adopt, or for a "
+                "tensor on a GPU give the part of it that is to be adopted");
+        return -1;
+    }
+    adoption->size = by_fd || adopt == Py_True ? sizeof *adoption : 0;
+    return 0;
+}
+
+int py_adopt_is_of(const tb_adoption *adoption, PyObject *like)
+{
+    return adoption->size != 0 && (adoption->fd < 0 || py_source_like(like));
+}
+
 static int is_contiguous(const tb_tensor *tensor)
 {
     int64_t step = 1;
@@ -72,7 +111,12 @@ static int is_read_only(PyObject *tensor, const struct py_source *source)
     if (source->keep != NULL && PyCapsule_CheckExact(source->keep)) {
         return py_dlpack_is_read_only(source->keep);
     }
-    PyObject *interface = PyObject_GetAttrString(tensor, "__cuda_array_interface__");
+    if (source->view.obj != NULL) {
+        return source->view.readonly;
+    }
+    PyObject *interface = PyObject_GetAttrString(tensor, source->tensor.device == TB_CPU
+                                                             ? "__array_interface__"
+                                                             : "__cuda_array_interface__");
     PyObject *data = interface != NULL ? PyMapping_GetItemString(interface, "data") : NULL;
     PyObject *flag = data != NULL ? PySequence_GetItem(data, 1) : NULL;
     int result = flag != NULL ? PyObject_IsTrue(flag) : -1;
@@ -82,33 +126,51 @@ static int is_read_only(PyObject *tensor, const struct py_source *source)
     return result;
 }
 
+/* Whether the memory goes with what names it to other processes. */
+static int check_place(struct py_state *state, const tb_tensor *tensor, int fd)
+{
+    if (tensor->device == TB_CPU && fd < 0) {
+        py_fail(state, TB_E_UNSUPPORTED,
+                "adopt=True takes a tensor on a GPU: other processes map host memory by a memfd "
+                "that it is a mapping of; give that as adopt (os.memfd_create(\"frames\", "
+                "os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)), write into a loan of a pool, or copy "
+                "with write()");
+        return -1;
+    }
+    if (tensor->device != TB_CPU && fd >= 0) {
+        py_fail(state, TB_E_INVALID,
+                "the tensor is on cuda:%d, and a descriptor names other memory: for the tensor's "
+                "say adopt=True; for a DMA-BUF give tensorbus.Spec(shape, dtype) in its place",
+                (int)(tensor->device & 0xffff));
+        return -1;
+    }
+    return 0;
+}
+
 static int check(struct py_state *state, PyObject *object, const struct py_source *source,
-                 uint32_t slots)
+                 uint32_t slots, int fd)
 {
     const tb_tensor *tensor = &source->tensor;
-    if (tensor->device == TB_CPU) {
-        py_fail(state, TB_E_UNSUPPORTED,
-                "adopt=True takes a tensor on a GPU: host memory of this process has nothing by "
-                "which another could map it; write into a loan of a pool, or copy with write()");
+    if (check_place(state, tensor, fd) != 0) {
         return -1;
     }
     int read_only = is_read_only(object, source);
     if (read_only != 0) {
         if (read_only > 0) {
             py_fail(state, TB_E_UNSUPPORTED,
-                    "adopt=True: the tensor is read-only, and a pool's slots are written: register "
+                    "adopt: the tensor is read-only, and a pool's slots are written: register "
                     "a pool like it, and copy with write()");
         }
         return -1;
     }
     if (!is_contiguous(tensor)) {
         py_fail(state, TB_E_INVALID,
-                "adopt=True takes a contiguous tensor: make it so before (.contiguous())");
+                "adopt takes a contiguous tensor: make it so before (.contiguous())");
         return -1;
     }
     if (slots > 0 && (tensor->ndim == 0 || tensor->shape[0] != (int64_t)slots)) {
         py_fail(state, TB_E_INVALID,
-                "adopt=True with %u slots takes a tensor whose first dimension is %u: each slot is "
+                "adopt with %u slots takes a tensor whose first dimension is %u: each slot is "
                 "one of its items; leave slots away to make the whole tensor one",
                 (unsigned)slots, (unsigned)slots);
         return -1;
@@ -125,14 +187,17 @@ int py_adopt(struct py_state *state, PyObject *tensor, uint32_t slots, tb_pool_o
         PyErr_NoMemory();
         return -1;
     }
+    adopted->users = 1;
     if (py_source_open(state, tensor, &adopted->source) != 0) {
         PyMem_Free(adopted);
         return -1;
     }
-    if (check(state, tensor, &adopted->source, slots) != 0) {
-        py_adopt_forget(adopted);
+    size_t bytes = 0;
+    if (check(state, tensor, &adopted->source, slots, adoption->fd) != 0) {
+        py_adopt_let_go(adopted);
         return -1;
     }
+    (void)!tb_tensor_bytes(&adopted->source.tensor, &bytes);
     const tb_tensor *given = &adopted->source.tensor;
     int32_t skip = slots > 0;
     options->dtype = given->dtype;
@@ -140,8 +205,10 @@ int py_adopt(struct py_state *state, PyObject *tensor, uint32_t slots, tb_pool_o
     options->ndim = given->ndim - skip;
     memcpy(options->shape, given->shape + skip, (size_t)options->ndim * sizeof options->shape[0]);
     options->slots = slots > 0 ? slots : 1;
-    *adoption = (tb_adoption){
-        .size = sizeof *adoption, .data = given->data, .release = on_release, .context = adopted};
+    adoption->data = given->data;
+    adoption->bytes = bytes;
+    adoption->release = on_release;
+    adoption->context = adopted;
     options->adopt = adoption;
     *out = adopted;
     return 0;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "adopt.h"
 #include "alone.h"
 #include "cuda_door.h"
 #include "dlpack.h"
@@ -269,6 +270,7 @@ static void add_view(struct py_loan *loan)
 {
     Py_INCREF((PyObject *)loan);
     py_pool_use(loan->pool);
+    py_adopt_keep(loan->pool->adopted);
     loan->pool->bus->views++;
     loan->views++;
     __atomic_store_n(&loan->slot->views, loan->slot->views + 1, __ATOMIC_RELAXED);
@@ -277,6 +279,7 @@ static void add_view(struct py_loan *loan)
 static void drop_view(void *context)
 {
     struct py_loan *loan = context;
+    struct py_adopted *adopted = loan->pool->adopted;
     loan->views--;
     if (!loan->harmless) {
         __atomic_store_n(&loan->slot->views, loan->slot->views - 1, __ATOMIC_RELAXED);
@@ -284,6 +287,7 @@ static void drop_view(void *context)
     loan->pool->bus->views--;
     py_pool_unuse(loan->pool);
     Py_DECREF((PyObject *)loan);
+    py_adopt_let_go(adopted);
 }
 
 static int get_buffer(PyObject *self, Py_buffer *view, int flags)

@@ -25,10 +25,12 @@ struct py_pool {
     const char *policy;
     tb_handle last;
     int has_last;
-    int freed;           /* by free() here */
-    int streamed;        /* its frames may be published on streams */
-    size_t users;        /* calls without the GIL, loans and their views */
-    tb_pool_stats stats; /* as they were at the registration, and once closed at the end */
+    int freed;                  /* by free() here */
+    int streamed;               /* its frames may be published on streams */
+    int is_adopted;             /* its slots are the user's own memory */
+    struct py_adopted *adopted; /* that of a tensor; the library's, while it is open; or NULL */
+    size_t users;               /* calls without the GIL, loans and their views */
+    tb_pool_stats stats;        /* as they were at the registration, and once closed at the end */
     struct py_pool_slot slots[TB_MAX_SLOTS];
     struct py_kept *kept; /* sources that a GPU may still copy from */
     int slot_count;       /* atomic: slots are appended with the GIL, looked up without */

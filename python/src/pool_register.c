@@ -15,7 +15,7 @@ const char py_pool_register_doc[] =
     "register($type, like, *, name=None, slots=4, policy=\"latest\", device=None, max_leases=4,\n"
     "         wait_readers=0, capacity_bytes=None, ackers=(), require_zero_copy=False,\n"
     "         lock_memory=False, prefault=True, doradma_name=None, bus=None, copy_threads=1,\n"
-    "         adopt=False)\n"
+    "         adopt=False, adopt_offset=0)\n"
     "--\n\n"
     "Register a pool for tensors like `like`: an array or tensor (its elements are not written),\n"
     "or tensorbus.Spec(shape, dtype).\n\n"
@@ -38,7 +38,12 @@ const char py_pool_register_doc[] =
     "until the pool is freed and no reader uses it; between the two only loans may write it. It\n"
     "is one slot, or with slots=n its n items along the first dimension are; a loan is a slot\n"
     "with what it holds. PyTorch's memory is shared as the whole block that it lies in, until\n"
-    "every reader has detached. UnsupportedError says what cannot be shared and why.\n\n"
+    "every reader has detached. UnsupportedError says what cannot be shared and why.\n"
+    "adopt: a descriptor or file: of a memfd that takes seals, of which `like` is an array over a\n"
+    "writable shared mapping; the slots are the array as above. Or `like` is a Spec: the slots "
+    "are\n"
+    "the memfd's memory, mapped here, or that of a DMA-BUF for the GPU `device`.\n"
+    "adopt_offset: byte of the descriptor's memory where the first slot begins.\n\n"
     "Raises ExistsError (the name), NoMemoryError (names needed and available), InvalidError,\n"
     "UnsupportedError (device), LimitError. Thread-safe. Waits: about 0.7 s per GiB.";
 
@@ -117,6 +122,11 @@ static int take_adopted(struct py_state *state, PyObject *like, PyObject *device
 {
     tb_pool_options *options = &request->options;
     tb_device wanted = options->device;
+    if (!py_adopt_is_of(&request->adoption, like)) {
+        request->adoption.by = wanted == TB_CPU ? TB_ADOPT_MEMFD : TB_ADOPT_DMABUF;
+        options->adopt = &request->adoption;
+        return 0;
+    }
     if (py_adopt(state, like, options->slots, options, &request->adoption, &request->adopted) !=
         0) {
         return -1;
@@ -124,8 +134,9 @@ static int take_adopted(struct py_state *state, PyObject *like, PyObject *device
     if (device == NULL || device == Py_None) {
         return 0;
     }
-    if (wanted == TB_CPU) {
-        py_fail(state, TB_E_MISMATCH, "adopt=True: the tensor lies on a GPU, device is \"cpu\"");
+    if ((wanted == TB_CPU) != (options->device == TB_CPU)) {
+        py_fail(state, TB_E_MISMATCH, "adopt: the tensor lies %s, device is \"%S\"",
+                wanted == TB_CPU ? "on a GPU" : "in main memory", device);
         return -1;
     }
     options->device = wanted; /* which the library compares */
@@ -135,38 +146,32 @@ static int take_adopted(struct py_state *state, PyObject *like, PyObject *device
 static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struct request *request,
                  PyObject **out_bus)
 {
-    static char *names[] = {"like",
-                            "name",
-                            "slots",
-                            "policy",
-                            "device",
-                            "max_leases",
-                            "wait_readers",
-                            "capacity_bytes",
-                            "ackers",
-                            "require_zero_copy",
-                            "lock_memory",
-                            "prefault",
-                            "doradma_name",
-                            "bus",
-                            "copy_threads",
-                            "adopt",
-                            NULL};
+    static char *names[] = {"like",         "name",
+                            "slots",        "policy",
+                            "device",       "max_leases",
+                            "wait_readers", "capacity_bytes",
+                            "ackers",       "require_zero_copy",
+                            "lock_memory",  "prefault",
+                            "doradma_name", "bus",
+                            "copy_threads", "adopt",
+                            "adopt_offset", NULL};
     tb_pool_options *options = &request->options;
     PyObject *like, *slots = NULL, *device = NULL, *max_leases = NULL, *wait_readers = NULL;
-    PyObject *capacity = NULL, *ackers = NULL, *copy_threads = NULL;
+    PyObject *capacity = NULL, *ackers = NULL, *copy_threads = NULL, *adopt = NULL, *offset = NULL;
     const char *policy = NULL;
-    int zero_copy = 0, lock_memory = 0, prefault = 1, adopt = 0;
+    int zero_copy = 0, lock_memory = 0, prefault = 1;
     *out_bus = NULL;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "O|$zOsOOOOOpppzOOp:register", names, &like, &options->name, &slots,
-            &policy, &device, &max_leases, &wait_readers, &capacity, &ackers, &zero_copy,
-            &lock_memory, &prefault, &options->doradma_name, out_bus, &copy_threads, &adopt)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$zOsOOOOOpppzOOOO:register", names, &like,
+                                     &options->name, &slots, &policy, &device, &max_leases,
+                                     &wait_readers, &capacity, &ackers, &zero_copy, &lock_memory,
+                                     &prefault, &options->doradma_name, out_bus, &copy_threads,
+                                     &adopt, &offset)) {
         return -1;
     }
     tb_tensor tensor = {.device = TB_CPU};
     uint64_t counts[4] = {0, 0, 0, 0};
-    if ((!adopt && py_like(state, like, &tensor) != 0) ||
+    if (py_adopt_parse(state, adopt, offset, &request->adoption) != 0 ||
+        (!py_adopt_is_of(&request->adoption, like) && py_like(state, like, &tensor) != 0) ||
         py_device_from(state, device, &tensor.device) != 0 ||
         take_policy(state, policy, options) != 0 || take_ackers(state, ackers, request) != 0 ||
         take_count(state, "slots", slots, 1, TB_MAX_SLOTS, &counts[0]) != 0 ||
@@ -188,11 +193,11 @@ static int parse(struct py_state *state, PyObject *args, PyObject *kwargs, struc
     options->require_zero_copy = (uint32_t)zero_copy;
     options->lock_memory = (uint32_t)lock_memory;
     options->no_prefault = !prefault;
-    return adopt ? take_adopted(state, like, device, request) : 0;
+    return request->adoption.size != 0 ? take_adopted(state, like, device, request) : 0;
 }
 
 static PyObject *wrap(PyTypeObject *type, struct py_bus *bus, tb_pool *pool,
-                      const tb_pool_options *options)
+                      const tb_pool_options *options, struct py_adopted *adopted)
 {
     struct py_pool *self = (struct py_pool *)PyType_GenericAlloc(type, 0);
     if (self == NULL) {
@@ -204,6 +209,8 @@ static PyObject *wrap(PyTypeObject *type, struct py_bus *bus, tb_pool *pool,
         (tb_tensor){.dtype = options->dtype, .device = options->device, .ndim = options->ndim};
     memcpy(self->proto.shape, options->shape, sizeof self->proto.shape);
     self->varying = options->capacity_bytes > 0;
+    self->is_adopted = options->adopt != NULL;
+    self->adopted = adopted;
     self->policy = options->policy == TB_EVERY ? "every" : "latest";
     PyOS_snprintf(self->name, sizeof self->name, "%s", tb_pool_name(pool));
     self->stats.size = sizeof self->stats;
@@ -221,6 +228,7 @@ static PyObject *make(PyTypeObject *type, struct py_bus *bus, struct request *re
     const tb_pool_options *options = &request->options;
     tb_pool *pool = NULL;
     struct py_wait wait;
+    struct py_adopted *adopted = request->adopted;
     py_wait_begin(&wait, bus);
     tb_status status = tb_pool_register(bus->bus, options, &pool);
     int interrupted = py_wait_end(&wait) != 0;
@@ -229,7 +237,7 @@ static PyObject *make(PyTypeObject *type, struct py_bus *bus, struct request *re
     }
     PyObject *self = NULL;
     if (!interrupted && status == TB_OK) {
-        self = wrap(type, bus, pool, options);
+        self = wrap(type, bus, pool, options, adopted);
     } else if (!interrupted) {
         py_raise(bus->state, status);
     }
@@ -257,7 +265,7 @@ PyObject *py_pool_register(PyObject *type, PyObject *args, PyObject *kwargs)
     if (request.adopted != NULL) {
         PyObject *error, *value, *trace;
         PyErr_Fetch(&error, &value, &trace); /* the tensor's deleter may be written in Python */
-        py_adopt_forget(request.adopted);
+        py_adopt_let_go(request.adopted);
         PyErr_Restore(error, value, trace);
     }
     return self;

@@ -38,8 +38,8 @@ struct py_pool_slot *py_pool_slot_of(struct py_pool *pool, const tb_loan *loan)
 
 static int protect(const struct py_pool *pool, struct py_pool_slot *slot, int protected)
 {
-    if (pool->proto.device != TB_CPU) {
-        return 0; /* no page of this process */
+    if (pool->proto.device != TB_CPU || pool->is_adopted) {
+        return 0; /* no page of this process, or its user's own, who may write it at any time */
     }
     size_t bytes = (pool->stats.slot_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     int mode = protected ? PROT_READ : PROT_READ | PROT_WRITE;

@@ -1,6 +1,6 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, final
+from typing import Any, Final, Literal, Protocol, Self, SupportsIndex, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ _Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 _Seconds: TypeAlias = float | None
 _Stream: TypeAlias = Any  # None, a number, a stream of PyTorch or CuPy
 _Exit: TypeAlias = type[BaseException] | None
+
+class _File(Protocol):
+    def fileno(self) -> int: ...
 
 # ---- errors ----
 
@@ -299,7 +302,8 @@ class Pool:
         doradma_name: str | None = None,
         bus: Bus | None = None,
         copy_threads: int = 1,
-        adopt: bool = False,
+        adopt: bool | int | _File = False,
+        adopt_offset: int = 0,
     ) -> Pool: ...
     @property
     def last(self) -> Handle | None: ...

@@ -149,3 +149,50 @@ def test_the_bus_s_end_gives_it_back() -> None:
             soon(lambda: deleted()[-1:] == [f"tensor{n}"])
         assert deleted() == ["tensor0", "tensor1", "tensor2"]
         """)
+
+
+@gpu_kit.needs_fake
+def test_a_dma_buf_by_its_descriptor() -> None:
+    """Which the fake driver takes any memfd for."""
+    run("""
+        buffer = os.memfd_create("camera", os.MFD_CLOEXEC)
+        os.ftruncate(buffer, 1 << 16)
+        pool = tb.Pool.register(tb.Spec((4, 6), "f4"), adopt=buffer, adopt_offset=4096, slots=2,
+                                device="cuda:0", name="front")
+        os.close(buffer)  # it is the caller's
+        assert pool.device == "cuda:0" and pool.slots == 2
+        for i in range(4):
+            pool.write(A + i)
+            assert (pool.read().copy() == A + i).all()
+        pool.free()
+        """)
+
+
+def test_a_descriptor_is_not_of_a_gpu_s_tensor() -> None:
+    run("""
+        fd = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            tb.Pool.register(Exporter(memory, "other"), adopt=fd)
+            raise SystemExit("no error")
+        except tb.InvalidError as error:
+            assert "say adopt=True" in str(error)
+        os.close(fd)
+        assert deleted() == ["other"]
+        """)
+
+
+def test_a_loan_s_tensor_keeps_the_memory_when_the_bus_is_closed() -> None:
+    run("""
+        import gc
+        pool = tb.Pool.register(Exporter(memory, "kept"), name="front", adopt=True)
+        loan = pool.loan()
+        taken = take(loan, 1)
+        pool.bus.close()
+        del pool, loan
+        gc.collect()
+        time.sleep(0.05)
+        tb.open_bus("other").close()
+        assert deleted() == [], "a tensor of it is there still"
+        taken.close()
+        soon(lambda: deleted() == ["kept"])
+        """)
