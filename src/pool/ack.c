@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "pool/claim.h"
 #include "pool/state.h"
 
 /* Who has not acknowledged, as text; "" when all have. *hopeless: a named one is missing or dead.

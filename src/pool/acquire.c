@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/slack.h"
 #include "pool/gate.h"
+#include "pool/wake.h"
 
 /* An owner that decides about a frame does so in nanoseconds, when it runs. Who asks for the next
  * frame asks again; who asks for one by its handle is told that it is gone. */

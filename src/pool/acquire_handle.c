@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "pool/gate.h"
+#include "pool/promise.h"
 
 /* A handle may come before the GPU has finished its frame. */
 #define GPU_PATIENCE_NS INT64_C(10000000000)

@@ -2,6 +2,7 @@
  * described to them. Users' threads. See tensorbus/adopt.h. */
 #define TB_LOG_TOPIC "pool"
 #include "pool/adopt.h"
+#include "pool/segment_map.h"
 
 #include <errno.h>
 #include <fcntl.h>

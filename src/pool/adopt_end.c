@@ -3,6 +3,7 @@
  * thread that closes the bus, when that one has ended. */
 #define TB_LOG_TOPIC "pool"
 #include "pool/adopt.h"
+#include "pool/claim.h"
 
 #include <time.h>
 #include <unistd.h>

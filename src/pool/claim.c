@@ -1,6 +1,7 @@
 /* Claiming a slot to write into: the owner's side of the lease protocol, the policies, and waiting.
  * Runs on writers' threads, several at once. */
 #define TB_LOG_TOPIC "pool"
+#include "pool/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/slack.h"

@@ -5,6 +5,7 @@
 #define TB_LOG_TOPIC "pool"
 #include "base/log.h"
 #include "pool/order_work.h"
+#include "pool/wake.h"
 
 /* Raise the gates of readers that came when the frame was on its way already, and of those that a
  * failed stream did not reach. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pool/claim.h"
 #include "pool/state.h"
 
 struct text {

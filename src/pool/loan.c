@@ -2,7 +2,10 @@
 #include "base/clock.h"
 #include "base/extent.h"
 #include "base/stamp.h"
+#include "pool/claim.h"
 #include "pool/order.h"
+#include "pool/promise.h"
+#include "pool/wake.h"
 #include "pool/write.h"
 
 tb_status tb__pool_fail_freed(const tb_pool *pool)

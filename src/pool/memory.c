@@ -15,8 +15,8 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "pool/memory.h"
 #include "pool/observe.h"
-#include "pool/state.h"
 #include "segment/dora_name.h"
 
 #define EXPORT_PATH_SIZE 160

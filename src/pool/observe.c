@@ -1,5 +1,6 @@
 /* Observers: tools' view of a pool. A user's thread. */
 #include "pool/observe.h"
+#include "pool/segment_map.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "pool/adopt.h"
 #include "pool/announce.h"
+#include "pool/memory.h"
 #include "pool/order.h"
 #include "pool/pending.h"
 #include "pool/write.h"

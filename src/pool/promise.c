@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "base/stamp.h"
 #include "pool/order.h"
+#include "pool/promise.h"
+#include "pool/wake.h"
 
 /* Long enough for any copy; an owner that stands still is not waited for for ever. */
 #define PATIENCE_NS INT64_C(10000000000)

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "pool/order_work.h"
+#include "pool/wake.h"
 #include "pool/write.h"
 
 #define GATES_AT_ONCE 63

@@ -7,6 +7,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "pool/gate.h"
+#include "pool/segment_map.h"
 #include "pool/trouble.h"
 
 /* ---- opening ---- */

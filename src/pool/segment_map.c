@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "base/fd.h"
 #include "base/size.h"
-#include "pool/state.h"
+#include "pool/segment_map.h"
 
 #define MAX_SEGMENT_BYTES (UINT64_C(1) << 46)
 

@@ -261,46 +261,9 @@ static inline void tb__pages_leave(tb_pool *pool)
     atomic_fetch_sub_explicit(&pool->scans, 1, memory_order_release);
 }
 
-/* wake.c: whom to ring: readers that order themselves on a GPU, the others, or all. */
-enum tb__wake_whom {
-    TB__WAKE_UNGATED = 1,
-    TB__WAKE_GATED = 2,
-    TB__WAKE_ALL = 3,
-};
-/* Those that are armed, after something that they wait for. */
-void tb__wake(tb_pool *pool, enum tb__wake_whom whom);
-/* The same on a list that the caller has entered, with the full fence made. */
-void tb__wake_listed(tb_pool *pool, const struct tb__page_set *set, enum tb__wake_whom whom);
-/* Those that sleep in a call, for a frame that will be there in a moment: waking a thread takes
- * that long. No more than a guess, so without a fence: whoever is asleep when the frame is there is
- * rung then. Not event loops: they would come to look once, find nothing, and have to be woken
- * again. */
-void tb__wake_early(tb_pool *pool, enum tb__wake_whom whom);
-/* How long who was rung looks for what is not there yet. */
-#define TB__RUNG_SPIN_NS INT64_C(80000)
-
-/* claim.c */
-tb_status tb__claim(tb_pool *pool, int64_t timeout_ns, uint32_t *out_slot);
-/* Whether a reader's claims are void: dead, and settled. */
-int tb__attached_void(struct tb__attached *who, int64_t now_ns);
-/* Raise the waiting flags; pair with tb__wait_end(). */
-void tb__wait_begin(tb_pool *pool);
-void tb__wait_end(tb_pool *pool);
-/* Sleep until something may have changed: pages' life words are watched. */
-void tb__wait_sleep(tb_pool *pool, uint32_t seen, int64_t deadline_ns);
-
-/* holders.c: explain who holds what; find out whether the calling thread waits for itself. */
-tb_status tb__holders_fail(tb_pool *pool);
-int tb__holders_only_self(tb_pool *pool);
-
 /* loan.c */
 tb_status tb__pool_fail_freed(const tb_pool *pool);
 void tb__loan_discard(tb_pool *pool, uint32_t slot);
-/* promise.c: a promised frame is published: g is in the slot's word; or will never be. */
-void tb__promise_kept(tb_loan *loan);
-void tb__promise_broken(tb_loan *loan);
-/* A reader waits for the frame of a handle that was promised. TB_OK: it is decided. */
-tb_status tb__promise_await(tb_reader *reader, const tb_handle *handle);
 /* The steps of publishing: the record; the next generation; and moving the head over it once its
  * frame is complete, or given up. */
 tb_status tb__loan_bytes(const tb_loan *loan, size_t *out);
@@ -312,29 +275,6 @@ void tb__handle_fill(const tb_pool *pool, uint32_t slot, uint64_t g, tb_handle *
 
 /* pool.c: take a pool apart that nobody finds any more. */
 void tb__pool_destroy(tb_pool *pool);
-
-/* memory.c */
-tb_status tb__segment_create(tb_pool *pool, const tb_pool_options *options,
-                             const struct tb__doradma_spec *spec,
-                             const struct tb__doradma_layout *layout);
-void tb__segment_destroy(tb_pool *pool);
-
-/* segment_map.c: map what an owner sent, checked, read-only; populated if asked for, so that a
- * later read never faults. On failure, too, unmap. */
-tb_status tb__segment_map(struct tb__segment *segment, int borrow_fd,
-                          const struct tb__pool_wire *answer, int populate);
-void tb__segment_unmap(struct tb__segment *segment);
-/* The same for the memfd with the slots of a segment whose owner adopted it. tb__segment_unmap()
- * undoes it, too. */
-tb_status tb__slots_map(struct tb__segment *segment, int borrow_fd, const char *name, int populate);
-
-/* The whole pages of a descriptor's file, of whatever size they are, around a range of it. */
-struct tb__window {
-    uint64_t offset; /* to map from */
-    uint64_t bytes;
-    uint64_t skip; /* from there to the range */
-};
-tb_status tb__window_of(int borrow_fd, uint64_t offset, uint64_t bytes, struct tb__window *out);
 
 /* stats.c: leases that a reader holds; a pool's counters as anyone who maps it sees them. */
 uint32_t tb__page_held(const struct tb__page_ref *ref);

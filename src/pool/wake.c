@@ -1,7 +1,7 @@
 /* Waking readers. Runs on writers' threads and on the service thread. */
 #include <sys/socket.h>
 
-#include "pool/state.h"
+#include "pool/wake.h"
 
 /* Ring a reader that armed itself for one of these kinds of wake-up. Returns system calls made. */
 static uint32_t ring_one(const struct tb__page_ref *ref, uint32_t kinds)

@@ -4,6 +4,7 @@
 #include "base/copy_team.h"
 #include "pool/state.h"
 #include "pool/support.h"
+#include "pool/wake.h"
 
 static tb_status check_fixed(const tb_pool *pool, const tb_tensor *tensor, size_t bytes)
 {

@@ -6,6 +6,7 @@
 #include "gpu/gpu_roles.h"
 #include "pool/order.h"
 #include "pool/state.h"
+#include "pool/wake.h"
 
 #define WORDS ((int64_t)1 << 16)
 #define FRAMES 200

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "pool/segment_map.h"
 #include "pool/state.h"
 
 #define WORDS 3000
