@@ -81,6 +81,7 @@ static tb_status stage_main(struct tb__side *side, void *argument)
     }
     tb__side_reply(side, 1);
     tb__side_wait(side);
+    free(stage.pageable);
     return TB_OK; /* the rest goes with the process */
 }
 

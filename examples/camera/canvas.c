@@ -27,7 +27,7 @@ struct canvas *canvas_create(int width, int height, colour background)
     }
     canvas->width = width;
     canvas->height = height;
-    canvas->rgb = malloc((size_t)width * (size_t)height * 3);
+    canvas->rgb = calloc((size_t)width * (size_t)height, 3);
     if (!canvas->rgb) {
         free(canvas);
         return NULL;

@@ -181,6 +181,9 @@ int font_stroke(unsigned char character, int index, struct font_stroke *out)
         y[count] = digit(p[1]);
     }
     out->count = 0;
+    if (count == 0) {
+        return 1;
+    }
     if (*text == 'c' || *text == 'o') {
         add_spline(out, x, y, count, *text == 'o');
     } else {

@@ -20,7 +20,7 @@ static uint64_t bucket_end(int bucket)
         return (uint64_t)bucket;
     }
     const int shift = bucket / LATENCY_STEPS - 1;
-    const uint64_t step = (uint64_t)(bucket % LATENCY_STEPS + LATENCY_STEPS);
+    const uint64_t step = (uint64_t)(bucket % LATENCY_STEPS) + LATENCY_STEPS;
     return (step << shift) + ((UINT64_C(1) << shift) - 1);
 }
 

@@ -192,7 +192,7 @@ static tb_status drain_locked(struct layer *layer, const struct tb__ext_key *nam
     if (count == 0 && layer->lost == 0) {
         return TB_AGAIN;
     }
-    tb_extension_keys *keys = calloc(1, sizeof *keys + count * sizeof keys->keys[0]);
+    tb_extension_keys *keys = calloc(1, sizeof *keys + count * sizeof(struct dropped *));
     if (keys == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for %zu dropped extension keys", count);
     }

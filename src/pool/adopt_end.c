@@ -56,8 +56,9 @@ static int is_used(const tb_pool *pool, const struct tb__page_set *set)
 static int take_all(tb_pool *pool)
 {
     struct tb__a64 *gens = pool->segment.gens;
+    const uint32_t slots = pool->slots;
     uint64_t before[TB_MAX_SLOTS];
-    for (uint32_t s = 0; s < pool->slots; s++) {
+    for (uint32_t s = 0; s < slots; s++) {
         before[s] = tb__a64_load_relaxed(&gens[s]);
         if (tb__gen_is_frame(before[s])) {
             /* seq_cst: mark before looking; pairs with the reader's entry and second look. */
@@ -67,7 +68,7 @@ static int take_all(tb_pool *pool)
     tb__fence_full();
     int used = is_used(pool, atomic_load(&pool->pages));
     uint64_t writing = tb__gen_writing(tb__a64_load_relaxed(pool->segment.head));
-    for (uint32_t s = 0; s < pool->slots; s++) {
+    for (uint32_t s = 0; s < slots; s++) {
         tb__a64_store_seq(&gens[s], used ? before[s] : writing);
     }
     return !used;
