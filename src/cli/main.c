@@ -36,8 +36,8 @@ static const struct verb {
     {"graph", tb__verb_graph, "FLOW", "print the graph as Mermaid, or draw it as SVG"},
     {"list", tb__verb_list, "", "list the flows that run"},
     {"stop", tb__verb_stop, "[FLOW]", "stop a running flow"},
-    {"logs", tb__verb_logs, "[FLOW]", "show what nodes wrote"},
-    {"node", tb__verb_node, "list", "nodes of running flows"},
+    {"logs", tb__verb_logs, "[FLOW] [NODE]", "show what nodes printed"},
+    {"node", tb__verb_node, "list [FLOW]", "list the nodes of a running flow"},
     {"pool", tb__verb_pool, "list|info|watch", "pools, their readers and counters"},
     {"clean", tb__verb_clean, "", "remove what killed flows left behind"},
     {"bench", tb__verb_bench, "local|gpu|dora", "measure this machine, its GPU, dora beside us"},
@@ -174,9 +174,25 @@ static int finish(int code)
     return code;
 }
 
+static int run_verb(int argc, char **argv)
+{
+    const char *name = strcmp(argv[0], "--version") == 0 ? "version" : argv[0];
+    for (size_t i = 0; i < VERBS; i++) {
+        if (verbs[i].run != NULL && strcmp(name, verbs[i].name) == 0) {
+            return finish(verbs[i].run(argc, argv));
+        }
+    }
+    return unknown_verb(name);
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
+    if (strcmp(name, "help") == 0 && argc > 2) {
+        /* `help VERB` is `VERB --help`. */
+        char *words[] = {argv[2], (char[]){"--help"}, NULL};
+        return run_verb(2, words);
+    }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
         return finish(TB__EXIT_OK);
@@ -185,13 +201,5 @@ int main(int argc, char **argv)
         print_help(stderr);
         return TB__EXIT_USAGE;
     }
-    if (strcmp(name, "--version") == 0) {
-        name = "version";
-    }
-    for (size_t i = 0; i < VERBS; i++) {
-        if (verbs[i].run != NULL && strcmp(name, verbs[i].name) == 0) {
-            return finish(verbs[i].run(argc - 1, argv + 1));
-        }
-    }
-    return unknown_verb(name);
+    return run_verb(argc - 1, argv + 1);
 }

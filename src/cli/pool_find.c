@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include "base/fd.h"
 #include "endpoint/bus.h"
+#include "endpoint/names.h"
 #include "flow/run_directory.h"
 #include "flow/run_find.h"
 
@@ -45,6 +47,20 @@ tb_status tb__pool_find_flow(const char *which, char flow[TB__NAME_SIZE])
 tb_status tb__pool_tool_bus(const char *flow, tb_bus **out)
 {
     return tb_bus_open(&(tb_bus_options){.size = sizeof(tb_bus_options), .flow = flow}, out);
+}
+
+int tb__pool_process_listens(tb_bus *bus, const char *process)
+{
+    struct tb__directory directory = {.flow_fd = tb__bus_flow_fd(bus)};
+    uint64_t id;
+    int fd = -1;
+    snprintf(directory.path, sizeof directory.path, "%s", tb__bus_flow_path(bus));
+    if (tb__names_resolve(&directory, process, &id) != TB_OK) {
+        return 0;
+    }
+    tb_status status = tb__names_connect(&directory, id, &fd);
+    tb__fd_close(&fd);
+    return status == TB_OK || status == TB_AGAIN; /* its queue is full: it is there all the same */
 }
 
 static int by_name(const void *a, const void *b)

@@ -15,6 +15,10 @@ tb_status tb__pool_find_flow(const char *which, char flow[TB__NAME_SIZE]);
 tb_status tb__pool_each_process(tb_bus *bus, void (*found)(void *context, const char *process),
                                 void *context);
 
+/* Whether a process listens under a name, be it that it does not answer. May change the last error.
+ */
+int tb__pool_process_listens(tb_bus *bus, const char *process);
+
 /* A bus of this tool in a flow. */
 tb_status tb__pool_tool_bus(const char *flow, tb_bus **out);
 

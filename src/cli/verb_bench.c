@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 
 static const char help_text[] =
-    "Usage: tensorbus bench local [options]\n"
+    "usage: tensorbus bench local [options]\n"
     "       tensorbus bench gpu [options]      (one NVIDIA GPU is needed)\n"
     "       tensorbus bench dora [options]     (its own words: tensorbus bench dora --help)\n"
     "\n"
@@ -19,7 +19,7 @@ static const char help_text[] =
     "Takes under five minutes. Spinning rows need two free cores: leave the machine alone\n"
     "meanwhile.\n"
     "\n"
-    "Options:\n"
+    "options:\n"
     "  --quick            fewer samples (about a minute)\n"
     "  --row PATTERN      only rows whose name contains PATTERN\n"
     "  --list             names of all rows\n"
@@ -30,9 +30,9 @@ static const char help_text[] =
     "                     for here and up to two folders above)\n"
     "  -h, --help         this text\n"
     "\n"
-    "Exit codes: 0 ok, 1 a goal was not met (--check), 2 usage.\n"
+    "exit codes: 0 ok, 1 a goal was not met (--check), 2 usage\n"
     "\n"
-    "Examples:\n"
+    "examples:\n"
     "  tensorbus bench local --quick\n"
     "  tensorbus bench local --row handover --json\n"
     "  tensorbus bench local --explain write/cold/6.2MB\n";
@@ -87,7 +87,7 @@ static int parse_option(int argc, char **argv, int *index, struct request *out)
     } else if (strcmp(word, "--worker") == 0) {
         return parse_worker(value, &out->worker_frames);
     } else {
-        return tb__cli_usage("bench", "unknown option `%s`", word);
+        return tb__cli_unknown_option("bench", word, help_text);
     }
     return TB__EXIT_OK;
 }

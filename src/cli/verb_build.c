@@ -23,7 +23,7 @@ static const char help[] =
     "\n"
     "examples:\n"
     "  tensorbus build flow.yml\n"
-    "  tensorbus build --uv examples/python/flow.yml\n";
+    "  tensorbus build --uv flow.yml\n";
 
 struct settings {
     struct tb__flow_options load;

@@ -62,8 +62,9 @@ int tb__verb_clean(int argc, char **argv)
         printf("{\"directories\":%u,\"sockets\":%u,\"exports\":%u,\"live\":%u,\"failed\":%u}\n",
                sweep.directories, sweep.sockets, exports, sweep.live, sweep.failed);
     } else {
-        fprintf(stderr, "%u directories and %u sockets removed, %u directories in use\n",
-                sweep.directories, sweep.sockets, sweep.live);
+        fprintf(stderr, "removed: %u %s, %u %s; in use: %u\n", sweep.directories,
+                sweep.directories == 1 ? "directory" : "directories", sweep.sockets,
+                sweep.sockets == 1 ? "socket" : "sockets", sweep.live);
     }
     if (sweep.failed > 0) {
         fprintf(stderr, "tensorbus clean: %u could not be removed\n", sweep.failed);

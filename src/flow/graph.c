@@ -37,18 +37,35 @@ static void put_dot(FILE *out, const char *text)
     }
 }
 
-/* "100 ms", "2 s", "33333333 ns": in the largest unit that leaves a whole number. */
+#define SECOND_NS INT64_C(1000000000)
+
+/* Whole frequencies up to 1 kHz, whose period is no whole number of nanoseconds; 0: none. */
+static int64_t whole_hertz(int64_t period_ns)
+{
+    int64_t hertz = (SECOND_NS + period_ns / 2) / period_ns;
+    int64_t off = hertz * period_ns - SECOND_NS;
+    return hertz <= 1000 && off < hertz && -off < hertz ? hertz : 0;
+}
+
+/* "every 100 ms", "every 1.5 s"; what is no whole number of its unit may be one of hertz: "30 Hz".
+ */
 static void put_period(FILE *out, int64_t period_ns)
 {
     static const struct {
         int64_t ns;
         const char *name;
-    } units[] = {{1000000000, "s"}, {1000000, "ms"}, {1000, "us"}, {1, "ns"}};
+    } units[] = {{SECOND_NS, "s"}, {1000000, "ms"}, {1000, "us"}, {1, "ns"}};
     size_t unit = 0;
-    while (period_ns % units[unit].ns != 0) {
+    while (period_ns < units[unit].ns) {
         unit++;
     }
-    fprintf(out, "every %" PRId64 " %s", period_ns / units[unit].ns, units[unit].name);
+    int64_t hertz = period_ns % units[unit].ns != 0 ? whole_hertz(period_ns) : 0;
+    if (hertz > 0) {
+        fprintf(out, "%" PRId64 " Hz", hertz);
+    } else {
+        fprintf(out, "every %.10g %s", (double)period_ns / (double)units[unit].ns,
+                units[unit].name);
+    }
 }
 
 static const char *output_of(const struct tb__flow *flow, const struct tb__flow_input *input)

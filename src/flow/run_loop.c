@@ -221,7 +221,7 @@ static void write_state(struct tb__runner *runner)
     for (uint32_t i = 0; i < runner->flow->nodes_count; i++) {
         struct tb__state_node *node = &runner->state.nodes[i];
         snprintf(node->state, sizeof node->state, "%s", state_text(run, i));
-        node->cause[0] = '\0';
+        /* Of a node that was started again, its end before stays. */
         if (run->nodes[i].has_status || run->nodes[i].start_failed) {
             tb__supervise_describe(run, i, node->cause, sizeof node->cause);
         }

@@ -234,6 +234,11 @@ class Flows(unittest.TestCase):
             (["build", "--out"], 2, "--out needs a directory"),
             (["graph", "--svg"], 2, "--svg needs a file"),
             (["version", "x"], 2, "unexpected `x`"),
+            (["pool"], 2, "what to do: `list`, `info` or `watch`\n"),
+            (["pool", "top"], 2, "`list`, `info` or `watch`, not `top`"),
+            (["pool", "list", "--jsn"], 2, "unknown option `--jsn`; did you mean `--json`?"),
+            (["pool", "info", "--flow"], 2, "--flow needs a value"),
+            (["bench", "local", "--quik"], 2, "unknown option `--quik`; did you mean `--quick`?"),
         ]
         for words, code, says in cases:
             done = run(*words)
@@ -250,6 +255,9 @@ class Flows(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""), verb)
             self.assertTrue(done.stdout.lower().startswith("usage: tensorbus " + verb), verb)
             self.assertRegex(done.stdout.lower(), r"examples?:\n", verb)
+            self.assertLess(max(map(len, done.stdout.splitlines())), 100, verb)
+            self.assertEqual(run("help", verb).stdout, done.stdout, "`help VERB` is the same")
+        self.assertEqual(run("help", "vaildate").returncode, 2)
 
     def test_version(self):
         self.assertRegex(run("version").stdout, r"^tensorbus \d+\.\d+\.\d+ \(Linux ")

@@ -98,6 +98,7 @@ def node_list(bench):
     assert nodes["idle"]["cpu_percent"] < 50 and nodes["idle"]["rss_bytes"] > 100_000, nodes["idle"]
     assert nodes["idle"]["processes"] >= 1 and 0 < nodes["idle"]["uptime_s"] < 60, nodes["idle"]
     assert os.path.exists(f"/proc/{nodes['idle']['pid']}"), nodes["idle"]
+    assert nodes["again"]["last_end"] == "exit 1", "why it was restarted, while it runs again"
     over = nodes["over"]
     assert over["state"] == "ended" and over["pid"] == 0 and over["last_end"] == "exit 0", over
     text = bench.tool("node", "list", "flow")

@@ -1,6 +1,7 @@
 /* Listing a process's pools, when they are more than fit one message. */
 #include "proc/forger.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -155,6 +156,57 @@ static void the_command_lists_them_all(void)
     end_owner(&owner);
 }
 
+/* What `tensorbus pool list default` says on both streams. Returns its exit code. */
+static int list_by_command(char *out, size_t size)
+{
+    FILE *pipe = popen(TB_BINARY_DIR "/bin/tensorbus pool list default 2>&1", "re");
+    CHECK(pipe != NULL);
+    size_t used = fread(out, 1, size - 1, pipe);
+    out[used] = '\0';
+    return pclose(pipe);
+}
+
+static void small_owner_role(void *argument)
+{
+    char order;
+    tb_bus *bus = open_bus(argument);
+    register_words(bus, "frames", 1, 3);
+    parent_reached("open");
+    parent_hear(&order, 1);
+    tb_bus_close(bus);
+}
+
+/* Columns are as wide as what is in them. A process that does not answer is named: a list without
+ * its pools looks complete. */
+static void what_is_left_out_is_said(void)
+{
+    struct child owners[2];
+    char out[2048];
+    if (access(TB_BINARY_DIR "/bin/tensorbus", X_OK) != 0) {
+        harness_skip("this build has no command");
+    }
+    harness_before_fork();
+    child_start(&owners[0], "awake", small_owner_role, (char[]){"awake"});
+    child_await(&owners[0], "open");
+    child_start(&owners[1], "stopped", small_owner_role, (char[]){"stopped"});
+    child_await(&owners[1], "open");
+    CHECK_EQ(list_by_command(out, sizeof out), 0);
+    CHECK_HAS(out, "pool            tensor    device  slots ");
+    CHECK_HAS(out, "\nawake/frames    int64[1]  cpu         3 ");
+    CHECK_HAS(out, "\nstopped/frames  int64[1]  cpu         3 ");
+    child_signal(&owners[1], SIGSTOP);
+    CHECK_EQ(list_by_command(out, sizeof out), 0);
+    child_signal(&owners[1], SIGCONT);
+    CHECK_HAS(out, "tensorbus pool list: `stopped` is left out: process ");
+    CHECK_HAS(out, " did not answer within 5 s: is it stopped?");
+    CHECK_HAS(out, "\nawake/frames  int64[1]");
+    child_kill(&owners[1]); /* its socket stays, and is no news */
+    CHECK_EQ(list_by_command(out, sizeof out), 0);
+    CHECK(strstr(out, "left out") == NULL);
+    child_tell(&owners[0], "q", 1);
+    child_join(&owners[0]);
+}
+
 /* One request; its names are tallied. Returns the number to ask on with. */
 static uint64_t list_some(struct tb__lifeline *line, uint64_t before, uint8_t seen[MANY + NEWER])
 {
@@ -278,9 +330,8 @@ static void lists_of_liars_are_refused(void)
 }
 
 static const struct test tests[] = {
-    TEST(all_pools_are_listed, 60),
-    TEST(the_command_lists_them_all, 60),
-    TEST(pools_that_stay_are_listed_once, 60),
+    TEST(all_pools_are_listed, 60),       TEST(the_command_lists_them_all, 60),
+    TEST(what_is_left_out_is_said, 60),   TEST(pools_that_stay_are_listed_once, 60),
     TEST(lists_of_liars_are_refused, 30),
 };
 

@@ -25,19 +25,25 @@ static const char text[] =
     "    path: r\n"
     "    inputs: {x: end/out, t: tensorbus/timer/hz/10, u: dora/timer/secs/2}\n";
 
-static char *draw(tb_status (*write)(const struct tb__flow *, FILE *))
+static char *draw_text(const char *flow_text, tb_status (*write)(const struct tb__flow *, FILE *))
 {
     struct tb__flow_problems problems = {0};
     struct tb__flow *flow = NULL;
     char *drawn = NULL;
     size_t size = 0;
-    assert_int_equal(tb__flow_parse(text, sizeof text - 1, "f.yml", NULL, &problems, &flow), TB_OK);
+    assert_int_equal(tb__flow_parse(flow_text, strlen(flow_text), "f.yml", NULL, &problems, &flow),
+                     TB_OK);
     FILE *out = open_memstream(&drawn, &size);
     assert_int_equal(write(flow, out), TB_OK);
     fclose(out);
     tb__flow_destroy(flow);
     tb__flow_problems_fini(&problems);
     return drawn;
+}
+
+static char *draw(tb_status (*write)(const struct tb__flow *, FILE *))
+{
+    return draw_text(text, write);
 }
 
 static void mermaid_is_drawn(void **state)
@@ -57,6 +63,35 @@ static void mermaid_is_drawn(void **state)
                         "    t2000000000([\"every 2 s\"])\n"
                         "    t2000000000 -->|\"u\"| n2\n");
     free(drawn);
+}
+
+/* As a person would say it. */
+static void periods_are_readable(void **state)
+{
+    static const struct {
+        const char *timer;
+        const char *words;
+    } cases[] = {
+        {"hz/30", "\"30 Hz\""},
+        {"hz/60", "\"60 Hz\""},
+        {"hz/29.97", "\"every 33.3667"},
+        {"hz/10", "\"every 100 ms\""},
+        {"millis/1500", "\"every 1.5 s\""},
+        {"micros/250", "\"every 250 us\""},
+        {"nanos/1499", "\"every 1.499 us\""},
+        {"millis/1.5", "\"every 1.5 ms\""},
+        {"secs/90", "\"every 90 s\""},
+        {"micros/1", "\"every 1 us\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char flow[160];
+        snprintf(flow, sizeof flow,
+                 "nodes:\n  - {id: a, path: p, inputs: {t: tensorbus/timer/%s}}\n", cases[i].timer);
+        char *drawn = draw_text(flow, tb__flow_graph_mermaid);
+        assert_non_null(strstr(drawn, cases[i].words));
+        free(drawn);
+    }
 }
 
 static void dot_is_drawn(void **state)
@@ -94,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mermaid_is_drawn),
+        cmocka_unit_test(periods_are_readable),
         cmocka_unit_test(dot_is_drawn),
         cmocka_unit_test(a_full_disk_is_an_error),
     };

@@ -22,6 +22,15 @@ examples:
 """
 
 
+DESCRIPTION = """Compare, in one run, stock dora's fastest documented way of sending arrays with
+Tensorbus inside dora (by messages, and direct) and on its own runner. Sides and floors
+alternate in blocks; figures are medians over blocks. Takes about ten minutes.
+
+Needs a Python with tensorbus, dora-rs, dora-rs-cli and pyarrow: the one that
+$TENSORBUS_PYTHON names, else the one beside the command, else python3.
+"""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         sys.stderr.write(f"tensorbus bench dora: {message}; see --help\n")
@@ -31,11 +40,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tensorbus bench dora",
-        description="Compare, in one run, stock dora's fastest documented way of sending arrays "
-        "with Tensorbus inside dora (by messages, and direct) and on its own runner. Sides and "
-        "floors alternate in blocks; figures are medians over blocks. Needs a Python with "
-        "tensorbus, dora-rs, dora-rs-cli and pyarrow: the one that $TENSORBUS_PYTHON names, else "
-        "python3. Takes about ten minutes.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
