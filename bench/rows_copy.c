@@ -55,6 +55,7 @@ static const struct tb__bench_row rows[] = {
 /* The three kinds, and ours. */
 #define VARIANTS (TB__FLOOR_KINDS + 1)
 #define OURS TB__FLOOR_KINDS
+#define NEW_RING ((uint64_t)VARIANTS)
 
 struct copy_job {
     const struct tb__cell *cell;
@@ -106,8 +107,8 @@ static tb_status measure_writes(const struct copy_job *job, const struct tb__cop
     return status;
 }
 
-/* The measuring process: each command is a variant, plus 1. Each block has new memory: which pages
- * it gets makes several percent, so no variant keeps its luck. */
+/* The measuring process: each command is a variant, plus 1, plus NEW_RING for a new ring. Each
+ * block has new memory: which pages it gets makes several percent, so no variant keeps its luck. */
 static tb_status copy_main(struct tb__side *side, void *argument)
 {
     struct copy_job *job = argument;
@@ -116,13 +117,14 @@ static tb_status copy_main(struct tb__side *side, void *argument)
     tb_status status = TB_OK;
     tb__side_reply(side, 1);
     while (status == TB_OK && (command = tb__side_wait(side)) != TB__SIDE_STOP) {
-        if (command == 1) {
+        if (command > NEW_RING || ring.slots == NULL) {
             tb__copy_ring_destroy(&ring);
             TB__TRY(tb__copy_ring_create(&ring, job->cell->bytes, job->slots));
         }
+        uint64_t variant = (command - 1) % NEW_RING;
         uint32_t copies = tb__copy_ring_copies(&ring, job->quick);
-        if (command - 1 < OURS) {
-            tb__copy_ring_run(&ring, (enum tb__copy_kind)(command - 1), copies, job->gbps);
+        if (variant < OURS) {
+            tb__copy_ring_run(&ring, (enum tb__copy_kind)variant, copies, job->gbps);
         } else {
             status = measure_writes(job, &ring, copies);
         }
@@ -151,14 +153,19 @@ static tb_status measure_cell(struct copy_job *job, int blocks,
         status = tb__side_answer(&side, NULL);
     }
     for (int block = 0; block < blocks && status == TB_OK; block++) {
-        for (int variant = 0; variant < VARIANTS && status == TB_OK; variant++) {
+        /* Each is the first as often as the others: what it finds in the cache is what the one
+         * before has left. */
+        uint64_t fresh = NEW_RING;
+        for (int turn = 0; turn < VARIANTS && status == TB_OK; turn++) {
+            int variant = (block + turn) % VARIANTS;
             if (variant < OURS && !tb__copy_available((enum tb__copy_kind)variant)) {
                 continue;
             }
-            status = tb__side_command(&side, (uint64_t)variant + 1);
+            status = tb__side_command(&side, (uint64_t)variant + fresh + 1);
             if (status == TB_OK) {
                 status = tb__side_answer(&side, NULL);
             }
+            fresh = 0;
             gbps[variant][block] = *job->gbps;
             done[variant] += status == TB_OK;
         }
