@@ -180,7 +180,7 @@ static tb_status counted(struct worker *w)
 }
 
 /* Who has started this thread makes two more calls, and so do the library's threads that have just
- * begun; on the same processor as a loop that spins, strace saw them late, within the counted
+ * begun; on the same processor as a loop that spins, strace can see them late, within the counted
  * frames. */
 static void *thread_main(void *argument)
 {

@@ -50,11 +50,10 @@ static tb_status fail_stale(const tb_reader *reader, const tb_handle *handle,
                         "or its stream failed",
                         sequence, owner, reader->name);
     }
-    return TB__FAIL(
-        TB_E_STALE,
-        "frame %llu of pool `%s/%s` was overwritten: use more slots, the policy every, or a "
-        "backpressure input",
-        sequence, owner, reader->name);
+    return TB__FAIL(TB_E_STALE,
+                    "frame %llu of pool `%s/%s` was overwritten: use more slots, a backpressure "
+                    "input, or the policy every with a reader of every frame",
+                    sequence, owner, reader->name);
 }
 
 tb_status tb_reader_frame(tb_reader *reader, const tb_handle *handle, tb_frame **out)

@@ -243,9 +243,8 @@ static const struct situation situations[] = {
     {"a frame that is gone",
      a_frame_that_is_gone,
      TB_E_STALE,
-     {"frame 1 of pool `cam/front` was overwritten: use more slots, the policy every, or a "
-      "backpressure "
-      "input"}},
+     {"frame 1 of pool `cam/front` was overwritten: use more slots, a backpressure "
+      "input, or the policy every with a reader of every frame"}},
     {"a forgotten dtype", a_forgotten_dtype, TB_E_INVALID, {"dtype is 0: set it, such as TB_F32"}},
     {"a pool beyond memory",
      a_pool_beyond_memory,
