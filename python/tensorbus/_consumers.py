@@ -28,6 +28,7 @@ class Consumers:
             name: the id of that node.
             folder: of the dataflow's sockets.
         """
+        self.name = name
         self._folder = folder
         self._of: dict[str, set[str]] = {}
         self._comes_again: set[str] = set()  # dora starts it anew when it has failed
@@ -56,10 +57,19 @@ class Consumers:
                 name for name in self._awaited if not os.path.lexists(self._path(name))
             }
 
+    def of(self, output: str) -> set[str]:
+        """Who takes an output."""
+        return self._of.get(output, set())
+
+    def have_come(self, output: str) -> bool:
+        """Whether all who take an output have been seen on the bus."""
+        self.look()
+        return not self._awaited & self.of(output)
+
     def wanting(self, outputs: Iterable[str]) -> set[str]:
         """Who takes any of these outputs, without those that are known to be gone."""
         self.look()
-        all_of_them = set().union(*(self._of.get(output, set()) for output in outputs))
+        all_of_them = set().union(*map(self.of, outputs))
         return {name for name in all_of_them if not self._is_gone(name)}
 
     def _path(self, name: str) -> str:

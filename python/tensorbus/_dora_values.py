@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import Any
@@ -20,7 +21,8 @@ def dtype_of(tensor: Any) -> str:
 
 def bytes_of(tensor: Any) -> int:
     """How many bytes it has when packed."""
-    return math.prod(tensor.shape) * itemsize(dtype_of(tensor))
+    count = getattr(tensor, "nbytes", None)
+    return count if isinstance(count, int) else math.prod(tensor.shape) * itemsize(dtype_of(tensor))
 
 
 def itemsize(dtype: str) -> int:
@@ -35,3 +37,11 @@ def message_view(value: Any) -> Any:
         return b""
     begin = value.offset
     return memoryview(value.buffers()[1])[begin : begin + len(value)]
+
+
+@functools.lru_cache(maxsize=1)  # an answer is mostly empty
+def message_array(data: bytes) -> Any:
+    """Bytes as dora's messages have them: a UInt8Array. It does not change."""
+    import pyarrow as pa  # dora needs it, too
+
+    return pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])

@@ -37,7 +37,9 @@ from typing import Any, Iterator
 import tensorbus
 from tensorbus import _descriptor, _quiet
 from tensorbus._consumers import Consumers
+from tensorbus._dora_inbox import NOTHING, Inbox
 from tensorbus._dora_inputs import KEY, Inputs, UnreachableError
+from tensorbus._dora_shortcut import Receiver, Sender
 from tensorbus._dora_values import bytes_of, dtype_of, is_tensor, itemsize
 from tensorbus._place import Place, remove_if_empty, runtime_directory
 
@@ -61,6 +63,7 @@ def attach(
     directory: str | None = None,
     namespace: str = NAMESPACE,
     linger: float = 2.0,
+    shortcut: bool | None = None,
 ) -> Bus:
     """Open a bus beside a live `dora.Node`; processes of one dataflow meet on it.
 
@@ -70,6 +73,8 @@ def attach(
         directory: runtime directory; default as everywhere ($TENSORBUS_DIR and so on).
         namespace: of the extension table.
         linger: seconds that closing may wait for consumers that have not opened this node's pools.
+        shortcut: whether messages to and from other buses may go past dora's daemon; None: unless
+            $TENSORBUS_DORA_SHORTCUT is 0.
 
     Raises:
         TypeError: node is no dora node, or too old to have the extension channel.
@@ -82,7 +87,9 @@ def attach(
                 f"tensorbus.dora.attach needs a dora.Node of dora 1.0 or later; this "
                 f"{type(node).__name__} has no {method}()"
             )
-    return Bus(node, name or _node_id(node), directory, namespace, linger)
+    if shortcut is None:
+        shortcut = os.environ.get("TENSORBUS_DORA_SHORTCUT", "") != "0"
+    return Bus(node, name or _node_id(node), directory, namespace, linger, shortcut)
 
 
 def _node_id(node: Any) -> str:
@@ -144,7 +151,13 @@ class Bus:
     """
 
     def __init__(
-        self, node: Any, name: str, directory: str | None, namespace: str, linger: float
+        self,
+        node: Any,
+        name: str,
+        directory: str | None,
+        namespace: str,
+        linger: float,
+        shortcut: bool,
     ) -> None:
         self.node = node
         self.name = name
@@ -160,6 +173,11 @@ class Bus:
         self._automatic: dict[tuple[str, str], tuple[Pool, int]] = {}  # by output and dtype
         self._sent_on: dict[str, set[str]] = {}  # pool id to outputs
         self._consumers = Consumers(node, name, os.path.join(self._directory, self.flow))
+        descriptor = node.dataflow_descriptor() if shortcut else {}
+        self._past = Sender(self._bus, descriptor, self._consumers)
+        inputs = node.node_config().get("inputs") if shortcut else {}
+        self._coming = Receiver(self._bus, inputs or {}, self._inputs.lose)
+        self._inbox = Inbox(node, self._coming, KEY)
         self._linger = linger
         self._stopped = False
         self._closed = False
@@ -285,13 +303,32 @@ class Bus:
         elif not isinstance(data, bytes) and is_tensor(data):
             self._send_tensor(output_id, data, metadata, pool)
         else:
-            self.node.send_output(output_id, data, metadata or {})
+            self._send_other(output_id, data, metadata)
+
+    def _send_other(self, output_id: str, data: Any, metadata: dict[str, Any] | None) -> None:
+        if isinstance(data, bytes) and self._past.send(output_id, data, metadata):
+            return
+        number = self._past.number(output_id)
+        marked = metadata or {}
+        if number is not None:
+            marked = {**marked, KEY: f"#{number}"}
+        self.node.send_output(output_id, data, marked)
 
     def _send_handle(
         self, output_id: str, handle: Any, metadata: dict[str, Any] | None
     ) -> None:
-        data, metadata = self._wrap(output_id, bytes(handle), metadata)
-        self.node.send_output(output_id, data, metadata)
+        raw = bytes(handle)
+        pool = self._pool_of(raw[:16])
+        if pool is not None:
+            self._sent_on.setdefault(pool.id, set()).add(output_id)
+        pool_id = pool.id if pool is not None else "-"
+        if self._past.send(output_id, raw, metadata, pool_id):
+            return
+        number = self._past.number(output_id)
+        if number is not None:
+            pool_id = f"{pool_id}#{number}"
+        marked = {**(metadata or {}), KEY: f"{pool_id} {self._place}"}
+        self.node.send_output(output_id, raw, marked)
 
     def _send_tensor(
         self, output_id: str, tensor: Any, metadata: dict[str, Any] | None, pool: Pool | None
@@ -308,15 +345,6 @@ class Bus:
             into.write(tensor, _PATIENCE_S, promised=send)
         else:
             self._send_handle(output_id, into.write(tensor, _PATIENCE_S), metadata)
-
-    def _wrap(
-        self, output_id: str, raw: bytes, metadata: dict[str, Any] | None
-    ) -> tuple[bytes, dict[str, Any]]:
-        pool = self._pool_of(raw[:16])
-        if pool is not None:
-            self._sent_on.setdefault(pool.id, set()).add(output_id)
-        pool_id = pool.id if pool is not None else "-"
-        return raw, {**(metadata or {}), KEY: f"{pool_id} {self._place}"}
 
     def _pool_of(self, uid: bytes) -> Pool | None:
         """The pool of this node that a handle belongs to."""
@@ -354,43 +382,52 @@ class Bus:
         Raises:
             UnreachableError: the frame lies where this process cannot read it.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        until_s = None if timeout is None else time.monotonic() + timeout
         while True:
             self.turn()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            event: dict[str, Any] | None = self.node.next(left)
-            if event is None or self._translate(event):
-                return event
+            found = self._inbox.next(_left_s(until_s))
+            if (event := self._given(found)) is not NOTHING:
+                return event  # type: ignore[no-any-return]
 
     def try_recv(self) -> dict[str, Any] | None:
         """The next event if there is one, else None."""
         self.turn()
-        while True:
-            event: dict[str, Any] | None = self.node.try_recv()
-            if event is None or self._translate(event):
+        while (found := self._inbox.poll()) is not NOTHING:
+            if (event := self._given(found)) is not NOTHING:
                 return event
+        return None
 
     def drain(self) -> list[dict[str, Any]]:
         """All events that are there."""
-        self.turn()
-        try:
-            events = self.node.drain()
-        except RuntimeError as error:
-            # dora's word for a dataflow that has ended: there is nothing any more.
-            if "closed" not in str(error):
-                raise
-            return []
-        return [event for event in events if self._translate(event)]
+        events = []
+        while (event := self.try_recv()) is not None:
+            events.append(event)
+        return events
+
+    def is_empty(self) -> bool:
+        """Whether no event is there to be taken."""
+        found = self._inbox.poll()
+        if found is not NOTHING:
+            self._inbox.put_back(found)
+        return found is NOTHING
 
     async def recv_async(self, timeout: float | None = None) -> dict[str, Any] | None:
         """`next()` for asyncio."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        until_s = None if timeout is None else time.monotonic() + timeout
         while True:
             self.turn()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            event: dict[str, Any] | None = await self.node.recv_async(left)
-            if event is None or self._translate(event):
-                return event
+            found = await self._inbox.next_async(_left_s(until_s))
+            if (event := self._given(found)) is not NOTHING:
+                return event  # type: ignore[no-any-return]
+
+    def _given(self, found: Any) -> Any:
+        """What the inbox gave, as it is given out; NOTHING when its frame is lost."""
+        if isinstance(found, tuple):
+            event = self._inputs.event_of(*found)
+            return NOTHING if event is None else event
+        if found is not None and not self._translate(found):
+            return NOTHING
+        return found
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
@@ -411,6 +448,11 @@ class Bus:
     def dropped(self) -> dict[str, int]:
         """Per input: messages whose frame was overwritten or gone before this node came to them."""
         return self._inputs.dropped
+
+    @property
+    def past_dora(self) -> dict[str, int]:
+        """Per output: how many messages went from bus to bus, past dora's daemon."""
+        return self._past.counts()
 
     # ------------------------------------------------------------------ the end
 
@@ -433,6 +475,8 @@ class Bus:
             self._leave()
 
     def _leave(self) -> None:
+        self._inbox.close()
+        self._coming.close()
         for pool_id in self._pools:
             try:
                 self.node.extension_drop(self.namespace, pool_id)
@@ -459,6 +503,10 @@ class Bus:
 
     def __repr__(self) -> str:
         return f"<tensorbus.dora.Bus {self.name} of dataflow {self.flow}>"
+
+
+def _left_s(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - time.monotonic())
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ import uuid
 import numpy as np
 import pytest
 import tensorbus
-from tensorbus import _descriptor
+from tensorbus import _descriptor, _dora_metadata
 
 pa = pytest.importorskip("pyarrow")
 
@@ -35,7 +35,6 @@ def api():
             name: importlib.import_module(name)
             for name in (
                 "dora",
-                "dora._metadata",
                 "dora._config",
                 "dora._sample",
                 "dora_tensor_pool",
@@ -50,8 +49,8 @@ def api():
         sys.modules.update(before)
 
 
-def test_metadata_travels_there_and_back(api):
-    metadata = api["dora._metadata"]
+def test_metadata_travels_there_and_back():
+    metadata = _dora_metadata
     when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     sent = {
         "z": True,
@@ -63,8 +62,7 @@ def test_metadata_travels_there_and_back(api):
         "t": ("a",),
         "w": when,
     }
-    stamp = time.monotonic_ns()
-    got = metadata.decode(metadata.encode(sent), stamp)
+    got = metadata.decode(metadata.encode(sent), metadata.wall_clock(time.monotonic_ns()))
     assert abs((datetime.datetime.now(UTC) - got.pop("timestamp")).total_seconds()) < 1
     assert got == {
         "a": 1, "f": 1.5, "lf": [1.5, 2.0], "li": [1], "s": "x", "t": ["a"], "w": when, "z": True,
@@ -72,12 +70,12 @@ def test_metadata_travels_there_and_back(api):
     assert list(got) == sorted(got)
 
 
-def test_a_naive_datetime_is_local_time(api):
+def test_a_naive_datetime_is_local_time():
     script = (
-        "import datetime, dora._metadata as m;"
+        "import datetime, tensorbus._dora_metadata as m;"
         "print(m.encode({'w': datetime.datetime(2026, 1, 2, 12)})['w'])"
     )
-    env = os.environ | {"PYTHONPATH": str(FOLDER), "TZ": "Asia/Tokyo"}
+    env = os.environ | {"TZ": "Asia/Tokyo"}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     noon_in_tokyo = datetime.datetime(2026, 1, 2, 3, tzinfo=UTC).timestamp()
     assert int(done.stdout) == noon_in_tokyo * 1e9, done.stderr
@@ -92,13 +90,13 @@ def test_a_naive_datetime_is_local_time(api):
         ([], TypeError),
     ],
 )  # fmt: skip
-def test_metadata_that_is_refused(api, metadata, error):
+def test_metadata_that_is_refused(metadata, error):
     with pytest.raises(error):
-        api["dora._metadata"].encode(metadata)
+        _dora_metadata.encode(metadata)
 
 
-def test_other_metadata_becomes_text_with_a_warning(api, caplog):
-    assert api["dora._metadata"].encode({"d": {"a": 1}, "n": None}) == {
+def test_other_metadata_becomes_text_with_a_warning(caplog):
+    assert _dora_metadata.encode({"d": {"a": 1}, "n": None}) == {
         "d": "{'a': 1}",
         "n": "None",
     }

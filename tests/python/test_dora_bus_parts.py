@@ -18,65 +18,7 @@ import tensorbus.dora
 from tensorbus.dora import UnreachableError
 
 pa = pytest.importorskip("pyarrow")
-
-
-class FakeNode:
-    """As much of dora.Node as attach() needs; two of them share a `table` and are one dataflow."""
-
-    def __init__(self, table: dict | None = None, nodes: list | None = None) -> None:
-        self.table = {} if table is None else table
-        self.nodes = [] if nodes is None else nodes
-        self.dropped: list[str] = []
-        self.sent: list[tuple] = []
-        self.full = False
-
-    def dataflow_id(self) -> str:
-        return "01a22c69-2776-7168-86e0-e4a7ea56fb5c"
-
-    def dataflow_descriptor(self) -> dict:
-        return {"nodes": self.nodes}
-
-    def node_config(self) -> dict:
-        return {"inputs": {"a": "x/y"}, "outputs": ["o"]}
-
-    def extension_store(self, namespace: str, key: str, value: bytes) -> None:
-        if self.full:
-            raise RuntimeError("extension table full for this dataflow\n\nLocation: somewhere")
-        self.table[namespace, key] = value
-
-    def extension_load(self, namespace: str, key: str, remove: bool = False) -> bytes | None:
-        return self.table.get((namespace, key))
-
-    def extension_drop(self, namespace: str, key: str) -> None:
-        if self.table.pop((namespace, key), None) is not None:
-            self.dropped.append(key)
-
-    def drain_dropped_extension_keys(self, namespace: str) -> list[str]:
-        keys, self.dropped = self.dropped, []
-        return keys
-
-    def send_output(self, output_id: str, data: object, metadata: dict | None = None) -> None:
-        self.sent.append((output_id, data, metadata))
-
-    def message(self, number: int = -1, **change: str) -> dict:
-        """What was sent, as an event of its receiver."""
-        output_id, data, metadata = self.sent[number]
-        return {
-            "type": "INPUT",
-            "id": output_id,
-            "value": pa.array(np.frombuffer(data, np.uint8)),
-            "metadata": {**metadata, **change},
-            "kind": "dora",
-        }
-
-    events: list[dict] = []
-
-    def next(self, timeout: float | None = None) -> dict | None:
-        return self.events.pop(0) if self.events else None
-
-
-def attach(node: FakeNode, name: str, **options: object) -> tensorbus.dora.Bus:
-    return tensorbus.dora.attach(node, name=name, linger=0, **options)
+from dora_fake import FakeNode, attach  # noqa: E402  (needs pyarrow)
 
 
 @pytest.fixture

@@ -84,15 +84,16 @@ class Stock(Side):
 
 
 class Inside(Side):
-    """Tensorbus in the same dora: its messages carry handles."""
+    """Tensorbus in the same dora, as attach() gives it: messages go from bus to bus."""
 
     extra: dict[str, Any] = {}  # options of the pool
+    shortcut: bool | None = None
 
     def __init__(self) -> None:
         import tensorbus.dora
         from dora import Node
 
-        self.bus = tensorbus.dora.attach(Node(), linger=0)
+        self.bus = tensorbus.dora.attach(Node(), linger=0, shortcut=self.shortcut)
         self.pool: Any = None
 
     def _pool(self) -> Any:
@@ -125,6 +126,12 @@ class Inside(Side):
             if event["type"] == "INPUT":
                 return event["value"].numpy()
         return None
+
+
+class Messages(Inside):
+    """The same without the shortcut: dora's messages carry handles."""
+
+    shortcut = False
 
 
 class Direct(Inside):
@@ -263,7 +270,7 @@ def receiver(side: Side) -> dict[str, Any]:
 
 
 def main() -> None:
-    kinds = {"stock": Stock, "inside": Inside, "direct": Direct, "runner": Runner}
+    kinds = {"stock": Stock, "inside": Inside, "messages": Messages, "direct": Direct, "runner": Runner}
     side: Side = kinds[CONFIG["side"]]()
     role = os.environ["BENCH_ROLE"]
     result = sender(side) if role == "sender" else receiver(side)

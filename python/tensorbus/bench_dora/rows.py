@@ -9,7 +9,7 @@ FRAME = 6_220_800  # bytes: 1080p, 3 bytes a pixel
 
 HANDLE = 48  # bytes
 
-SIDES = ("stock", "inside", "direct", "runner")
+SIDES = ("stock", "inside", "messages", "direct", "runner")
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ WORKLOADS = (
         "An array of 61,440,000 bytes is sent, the receiver checks its element 0 and answers; then "
         "the next. The interval goes from just before the sender's call to just after the check; "
         "the figure is bytes over the median interval of a block. One copy on each side: stock "
-        "copies into its shared memory, ours into the pool, with one thread or two; by messages, "
-        "and on our runner, the handle is sent while the copy is made, and the receiver waits for "
-        "it. An answer is a message; on the side `direct` it is the frame's acknowledgement.",
+        "copies into its shared memory, ours into the pool, with one thread or two; but on the side "
+        "`direct` the handle is sent while the copy is made, and the receiver waits for it. An "
+        "answer is a message; on the side `direct` it is the frame's acknowledgement.",
     ),
     Workload(
         "turn/61.4MB/inplace", LARGE, "inplace", "turn", 60, 10,

@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 import tensorbus
 
-from . import _config, _metadata
+from tensorbus import _dora_metadata as _metadata
+
+from . import _config
 from ._extension import Extension
 from ._pools import TensorPools
 from ._sample import SampleHandler
@@ -403,7 +405,7 @@ def _input_event(event: Any) -> dict[str, Any]:
         "type": "INPUT",
         "id": event.id,
         "value": array,
-        "metadata": _metadata.decode(event.metadata, event.stamp_ns),
+        "metadata": _metadata.decode(event.metadata, _metadata.wall_clock(event.stamp_ns)),
         "kind": "dora",
     }
 

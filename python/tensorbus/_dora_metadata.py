@@ -100,15 +100,15 @@ def encode(metadata: Any) -> dict[str, Any] | None:
     return out
 
 
-def _wall_clock(stamp_ns: int) -> datetime.datetime:
+def wall_clock(stamp_ns: int) -> datetime.datetime:
     """CLOCK_MONOTONIC of this machine as UTC."""
     now_ns = time.time_ns() - time.monotonic_ns() + stamp_ns
     return _EPOCH + datetime.timedelta(microseconds=now_ns // 1000)
 
 
-def decode(metadata: dict[str, Any], stamp_ns: int) -> dict[str, Any]:
+def decode(metadata: dict[str, Any], when: datetime.datetime) -> dict[str, Any]:
     """Metadata of an event: `timestamp` first, then the sender's keys in alphabetical order."""
-    out: dict[str, Any] = {"timestamp": _wall_clock(stamp_ns)}
+    out: dict[str, Any] = {"timestamp": when}
     datetimes = metadata.get(DATETIMES, ())
     for key in sorted(metadata, key=str.encode):
         value = metadata[key]
