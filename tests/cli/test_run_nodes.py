@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Real nodes under the real runner: the node of docs/flows.md, and flows in which one side of an
 input is no node, ends early or comes back: they end by themselves."""
+import json
 import os
 import re
 import subprocess
@@ -93,21 +94,48 @@ def compile_node(bench, text, name):
                    cwd=bench.path, check=True)
 
 
-def the_node_of_the_documentation(bench):
+def blocks_of_the_documentation(language):
     with open(os.path.join(os.environ["TB_SOURCE_DIR"], "docs", "flows.md"), encoding="utf-8") as file:
-        programs = re.findall(r"^```c\n(.*?)^```$", file.read(), re.M | re.S)
-    assert len(programs) == 1 and programs[0].count("\n") <= 27, programs
-    compile_node(bench, programs[0], "motion")
+        return re.findall(rf"^```{language}\n(.*?)^```$", file.read(), re.M | re.S)
+
+
+def compile_the_nodes_of_the_documentation(bench):
+    """`motion`, which takes images, and `camera`, which sends handles."""
+    motion, camera = blocks_of_the_documentation("c")
+    assert motion.count("\n") <= 27 and camera.count("\n") <= 48, (motion, camera)
+    compile_node(bench, motion, "motion")
+    compile_node(bench, camera, "camera")
+
+
+def the_nodes_of_the_documentation(bench):
+    compile_the_nodes_of_the_documentation(bench)
     compile_node(bench, NODE, "node")
     bench.write("flow.yml", """
 nodes:
-  - {id: camera, path: ./node, env: {SEND: 3}, outputs: [out]}
-  - {id: motion, path: ./motion, inputs: {image: camera/out}, outputs: [boxes]}
+  - {id: source, path: ./node, env: {SEND: 3}, outputs: [out]}
+  - {id: motion, path: ./motion, inputs: {image: source/out}, outputs: [boxes]}
   - {id: view, path: ./node, inputs: {boxes: motion/boxes}}
 """)
     code, out, err = bench.run("flow.yml")
     assert code == 0 and out.count(b"motion | image: 8 rows\n") == 3, (code, out, err)
     assert out.count(b"view | life 1: event 1 ") == 3, out
+
+
+def the_handles_of_the_documentation(bench):
+    """The page's flow as it stands: every image is read in the camera's own pool, written in place."""
+    compile_the_nodes_of_the_documentation(bench)
+    (flow,) = (block for block in blocks_of_the_documentation("yaml") if "hz/30" in block)
+    bench.write("flow.yml", flow)
+    run = bench.start("flow.yml")
+    until(lambda: bench.flows() and bench.logs("motion").count(b"image: 1080 rows\n") >= 10, 20,
+          "ten images came")
+    (pool,) = json.loads(bench.tool("pool", "list", "--json"))["pools"]
+    assert (pool["process"], pool["pool"], pool["readers"]) == ("camera", "frames", 1), pool
+    assert pool["frames"] >= 10 and pool["copies"] == 0, pool
+    bench.tool("stop")
+    code, out, err = bench.finish(run)
+    assert code == 0 and len(re.findall(r"^  (?:camera|motion) +exit 0 ", err, re.M)) == 2, (code, out, err)
+    assert b"camera | " not in out, out
 
 
 def a_receiver_that_is_no_node(bench):
@@ -235,8 +263,8 @@ nodes:
 
 
 if __name__ == "__main__":
-    main([the_node_of_the_documentation, a_receiver_that_is_no_node,
-          a_receiver_that_does_not_open_its_node, a_sender_that_is_no_node,
+    main([the_nodes_of_the_documentation, the_handles_of_the_documentation,
+          a_receiver_that_is_no_node, a_receiver_that_does_not_open_its_node, a_sender_that_is_no_node,
           a_receiver_that_comes_back_after_the_sender, a_node_on_its_way_out_has_its_grace,
           another_life_is_not_on_its_way_out, killed_outside_any_flow,
           what_a_restart_missed_is_counted])
