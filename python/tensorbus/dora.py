@@ -1,4 +1,4 @@
-"""Tensorbus inside an unmodified dora: tensors travel as 48-byte handles over dora's outputs.
+"""Tensorbus inside an unmodified dora: tensors travel as 48-byte handles on dora's outputs.
 
     import dora, numpy, tensorbus.dora
 
@@ -15,8 +15,9 @@ and in another node of the dataflow:
             image = event["value"].numpy()      # in the sender's memory, read-only
 
 dora stays what it is: it starts the nodes, routes the messages, logs, stops. A handle is an
-ordinary message of 48 bytes; the tensor stays where its producer wrote it and is read there, by any
-number of nodes, also under several daemons on one machine. Each pool announces itself in dora's
+ordinary message of 48 bytes, which goes past dora's daemon where all who take it have a bus; the
+tensor stays where its producer wrote it and is read there, by any number of nodes, also under
+several daemons on one machine. Each pool announces itself in dora's
 extension table (namespace `dora-tensor-pool`, under its id, as JSON in the layout of dora's own
 tensor pool); dropping that key, by any node, frees the pool. docs/dora.md has the whole story.
 

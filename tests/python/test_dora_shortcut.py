@@ -422,6 +422,31 @@ def test_within_a_running_loop_the_loop_stays(pair):
     loop.close()
 
 
+def test_it_is_woken_by_one_that_came_later():
+    inputs = {"image": "camera/image", "depth": "lidar/depth"}
+    flow = [{"id": "viewer", "inputs": inputs}]
+    pair = Pair(flow=flow)
+    pair.viewer.close()
+    table = pair.camera.node.table
+    node = FakeNode(table, flow)
+    node.inputs = inputs
+    pair.viewer = attach(node, "viewer")
+    pair.camera.turn()
+    pair.open()
+    pair.viewer.next(timeout=0.01)  # waits for the camera alone
+    with attach(FakeNode(table, flow), "lidar") as lidar:
+        lidar.turn()
+        lidar.send_output("depth", b"first")
+        node.give(lidar.node.message())
+        assert bytes_of(pair.viewer.next(timeout=1)) == b"first"
+        thread = later(lidar.send_output, "depth", b"second")
+        begin = time.monotonic()
+        assert bytes_of(pair.viewer.next(timeout=5)) == b"second"
+        assert time.monotonic() - begin < 3
+        thread.join()
+    pair.close()
+
+
 def test_looking_whether_something_is_there_takes_nothing(pair):
     pair.open()
     assert pair.viewer.is_empty()

@@ -225,6 +225,39 @@ def burst(bus, record) -> None:
     record(sent=count())
 
 
+def numbers(bus, record) -> None:
+    """Send numbers as fast as they go, every tenth as an array of dora's, which goes through it."""
+    import pyarrow as pa
+
+    wait(bus)
+    for number in range(count()):
+        data = number.to_bytes(4, "little")
+        if number % 10 == 9:
+            data = pa.array(list(data), pa.uint8())
+        bus.send_output("image", data, {"number": number})
+        if number % 100 == 99:
+            wait(bus)
+    record(past=bus.past_dora)
+
+
+def numbers_watch(bus, record) -> None:
+    """Take them, and the ticks of a timer; use dora's own node between."""
+    bus.send_output("ready", b"")
+    seen, ticks = [], 0
+    for event in bus:
+        if event["type"] == "INPUT" and event["id"] == "tick":
+            ticks += 1
+            bus.node.extension_store("test", "ticks", str(ticks).encode())
+        elif event["type"] == "INPUT":
+            seen.append(int.from_bytes(event["value"].to_numpy().tobytes(), "little"))
+            assert event["metadata"]["number"] == seen[-1]
+            if seen[-1] % 100 == 99:
+                bus.send_output("ready", b"")
+        elif event["type"] == "INPUT_CLOSED":  # a timer would go on for ever
+            break
+    record(seen=seen, ticks=ticks, past=bus.past_dora, lost=bus.dropped)
+
+
 def hold(bus, record) -> None:
     """Keep the first frame while its producer ends, and long after."""
     bus.send_output("ready", b"")
