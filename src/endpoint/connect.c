@@ -1,6 +1,7 @@
 /* Finding and making lifelines to other processes. Any thread but the service thread. */
 #define TB_LOG_TOPIC "endpoint"
 #include <errno.h>
+#include <inttypes.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -192,6 +193,27 @@ static int may_come(tb_status status)
     return status == TB_E_NOT_FOUND || status == TB_AGAIN || status == TB_E_OWNER_DIED;
 }
 
+/* TB_AGAIN: its queue was full to the last. */
+static tb_status fail_absent(tb_bus *bus, const char *name, uint64_t id, tb_status status)
+{
+    if (status == TB_AGAIN && name != NULL) {
+        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` does not accept connections: is it stopped?",
+                        name);
+    }
+    if (status == TB_AGAIN) {
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "the process with id %016" PRIx64 ", which this handle names, does not "
+                        "accept connections: is it stopped?",
+                        id);
+    }
+    if (name != NULL) {
+        tb__names_explain(&bus->directory, name);
+    } else {
+        tb__names_explain_owner(&bus->directory, id);
+    }
+    return status;
+}
+
 tb_status tb__bus_connect(tb_bus *bus, const char *name, uint64_t endpoint_id, int64_t deadline_ns,
                           struct tb__lifeline **out)
 {
@@ -221,14 +243,7 @@ tb_status tb__bus_connect_asking(tb_bus *bus, const char *name, uint64_t endpoin
         int busy = status == TB_AGAIN || status == TB_E_OWNER_DIED;
         int64_t until = busy ? full_deadline : deadline_ns;
         if (tb__left_ns(until) == 0) {
-            if (busy) {
-                return TB__FAIL(TB_E_NOT_FOUND, "`%s` does not accept connections",
-                                name != NULL ? name : "the owner");
-            }
-            if (name != NULL) {
-                tb__names_explain(&bus->directory, name);
-            }
-            return status;
+            return fail_absent(bus, name, endpoint_id, busy ? TB_AGAIN : status);
         }
         if (busy) {
             struct timespec pause = {.tv_nsec = 1000000};

@@ -203,39 +203,78 @@ void tb__names_withdraw(const struct tb__directory *dir, uint64_t id, const char
     tb__error_restore(&kept);
 }
 
-/* Names of processes are links `<name>.sock`. */
-static void offer_link(const struct tb__directory *dir, char *file, struct tb__near *near)
+/* ---- why a process could not be reached ---- */
+
+/* Calls `look` for each entry of a directory until it returns 1. Returns whether one did, -1 when
+ * the directory could not be read. */
+static int find_entry(int at_fd, const char *path, int (*look)(int fd, const char *file, void *),
+                      void *context)
+{
+    int fd = openat(at_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    if (entries == NULL) {
+        tb__fd_close(&fd);
+        return -1;
+    }
+    int found = 0;
+    struct dirent *entry;
+    for (int i = 0; !found && i < EXPLAIN_MOST && (entry = readdir(entries)) != NULL; i++) {
+        found = look(dirfd(entries), entry->d_name, context);
+    }
+    closedir(entries);
+    return found;
+}
+
+/* The name of a process by its link `<name>.sock`; 0: it is none. */
+static int name_of_link(const char *file, char name[TB__NAME_SIZE])
+{
+    size_t length = strlen(file);
+    if (length <= 5 || length - 5 >= TB__NAME_SIZE || strcmp(file + length - 5, ".sock") != 0) {
+        return 0;
+    }
+    snprintf(name, TB__NAME_SIZE, "%.*s", (int)(length - 5), file);
+    return 1;
+}
+
+static int offer_link(int fd, const char *file, void *context)
 {
     struct stat info;
-    size_t length = strlen(file);
-    if (length > 5 && strcmp(file + length - 5, ".sock") == 0 &&
-        fstatat(dir->flow_fd, file, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode)) {
-        file[length - 5] = '\0';
-        tb__near_offer(near, file);
+    char name[TB__NAME_SIZE];
+    if (name_of_link(file, name) && fstatat(fd, file, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISLNK(info.st_mode)) {
+        tb__near_offer(context, name);
     }
+    return 0;
+}
+
+/* What tb__names_connect() has just found: there is no such socket, or its process is gone. */
+static int nobody_listened(int *out_killed)
+{
+    tb_error last;
+    tb_last_error(&last);
+    *out_killed = last.errno_value == ECONNREFUSED;
+    return last.status == TB_E_NOT_FOUND && (*out_killed || last.errno_value == ENOENT);
 }
 
 void tb__names_explain(const struct tb__directory *dir, const char *name)
 {
     char file[TB__NAME_SIZE + 8];
     struct stat info;
+    int killed;
     snprintf(file, sizeof file, "%s.sock", name);
     if (fstatat(dir->flow_fd, file, &info, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (nobody_listened(&killed)) {
+            TB__FAIL(TB_E_NOT_FOUND,
+                     "process `%s` has ended%s: start it again; its name is left in `%s`", name,
+                     killed ? " without closing its bus (killed, or crashed)" : "", dir->path);
+        }
         return; /* there is one, and the failure was another */
-    }
-    int fd = openat(dir->flow_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
-    if (entries == NULL) {
-        tb__fd_close(&fd);
-        return;
     }
     struct tb__near near;
     tb__near_begin(&near, name);
-    struct dirent *entry;
-    for (int looked = 0; looked < EXPLAIN_MOST && (entry = readdir(entries)) != NULL; looked++) {
-        offer_link(dir, entry->d_name, &near);
+    if (find_entry(dir->flow_fd, ".", offer_link, &near) < 0) {
+        return;
     }
-    closedir(entries);
     char text[TB__NEAR_TEXT];
     tb__near_text(&near, text);
     if (near.count == 0) {
@@ -246,6 +285,69 @@ void tb__names_explain(const struct tb__directory *dir, const char *name)
     } else {
         TB__FAIL(TB_E_NOT_FOUND, "no process named `%s`: there %s %s in `%s`", name,
                  near.count == 1 ? "is" : "are", text, dir->path);
+    }
+}
+
+/* ---- by endpoint id, which is all that a handle knows of its owner ---- */
+
+struct owner_search {
+    char socket[32];
+    char found[TB__NAME_SIZE];
+};
+
+/* A link `<name>.sock` that leads to the socket. */
+static int look_for_name(int fd, const char *file, void *context)
+{
+    struct owner_search *search = context;
+    char target[32];
+    ssize_t bytes = readlinkat(fd, file, target, sizeof target);
+    return bytes == (ssize_t)strlen(search->socket) &&
+           memcmp(target, search->socket, (size_t)bytes) == 0 && name_of_link(file, search->found);
+}
+
+/* A flow's directory that has the socket. */
+static int look_for_flow(int fd, const char *file, void *context)
+{
+    struct owner_search *search = context;
+    char path[TB__NAME_SIZE + sizeof search->socket];
+    struct stat info;
+    if (!tb__name_valid(file)) {
+        return 0;
+    }
+    snprintf(path, sizeof path, "%s/%s", file, search->socket);
+    tb__name_copy(search->found, file);
+    return fstatat(fd, path, &info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void tb__names_explain_owner(const struct tb__directory *dir, uint64_t id)
+{
+    struct owner_search search = {.found = ""};
+    int killed;
+    if (!nobody_listened(&killed)) {
+        return;
+    }
+    socket_name(id, search.socket);
+    if (killed) {
+        int named = find_entry(dir->flow_fd, ".", look_for_name, &search) > 0;
+        TB__FAIL(
+            TB_E_NOT_FOUND,
+            "%s%s%s with id %016" PRIx64 ", which this handle names, has ended without "
+            "closing its bus (killed, or crashed), and its frames are gone: start it again and "
+            "open its new handles; its socket is left in `%s`",
+            named ? "process `" : "the process", named ? search.found : "", named ? "`" : "", id,
+            dir->path);
+    } else if (find_entry(dir->flow_fd, "..", look_for_flow, &search) > 0) {
+        TB__FAIL(TB_E_NOT_FOUND,
+                 "the process with id %016" PRIx64 ", which this handle names, is in flow `%s`: "
+                 "open a bus of that flow (TENSORBUS_FLOW, or the option `flow`) for its handles; "
+                 "this bus is in `%s`",
+                 id, search.found, dir->path);
+    } else {
+        TB__FAIL(TB_E_NOT_FOUND,
+                 "no process with id %016" PRIx64 ", which this handle names: it has closed its "
+                 "bus or ended, and its frames are gone, or it uses another TENSORBUS_DIR; a "
+                 "handle is to be opened while its process runs; this bus is in `%s`",
+                 id, dir->path);
     }
 }
 

@@ -15,8 +15,12 @@ void tb__names_withdraw(const struct tb__directory *dir, uint64_t id, const char
 /* Endpoint id that a name stands for now. TB_E_NOT_FOUND if none. */
 tb_status tb__names_resolve(const struct tb__directory *dir, const char *name, uint64_t *out);
 
-/* Make the last error name the processes that there are, if none is named `name`. */
+/* Make the last error say what became of the process `name`, which could not be reached: it has
+ * ended, or there is none, but others. */
 void tb__names_explain(const struct tb__directory *dir, const char *name);
+
+/* The same for the owner of a handle, of which the endpoint id alone is known. */
+void tb__names_explain_owner(const struct tb__directory *dir, uint64_t id);
 
 /* Connect to an endpoint. TB_E_NOT_FOUND when nobody listens there; TB_AGAIN when its queue is
  * full. */

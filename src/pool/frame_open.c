@@ -1,5 +1,6 @@
 /* Bare handles: find the owner, attach, lease. The bus keeps the attachments, so only the first
  * handle of a pool costs a round trip. */
+#include <inttypes.h>
 #include <string.h>
 
 #include <tensorbus/cuda.h>
@@ -105,7 +106,10 @@ static tb_status open_first(struct tb__pool_layer *layer, const tb_handle *handl
     uint64_t owner_id;
     memcpy(&owner_id, handle->pool_uid, sizeof owner_id);
     if (find_silent(layer, owner_id) != NULL) {
-        return TB__FAIL(TB_E_NOT_FOUND, "the owner of the handle's pool did not answer just now");
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "the process with id %016" PRIx64 ", which this handle names, did not "
+                        "answer just now and is not asked again for %d s: is it stopped?",
+                        owner_id, (int)(SILENT_NS / 1000000000));
     }
     int64_t begun_ns = tb__now_ns();
     tb_status status = tb_reader_open_handle(layer->bus, handle, &options, out);

@@ -47,7 +47,10 @@ void tb__pool_fail_missing(const struct tb__pool_layer *layer,
                            const struct tb__pool_open_wire *wire)
 {
     if (wire->flags & TB__OPEN_BY_UID) {
-        TB__FAIL(TB_E_STALE, "process `%s` has no such pool any more", tb_bus_name(layer->bus));
+        TB__FAIL(TB_E_STALE,
+                 "process `%s` (pid %d) has closed the pool that this handle names: open handles "
+                 "of the pool that replaces it",
+                 tb_bus_name(layer->bus), (int)getpid());
     } else {
         struct tb__near near;
         char text[TB__NEAR_TEXT];

@@ -122,6 +122,26 @@ static tb_status first_answer(tb_reader *reader, const struct tb__pool_open_wire
                  : TB_AGAIN;
 }
 
+/* How a hand-over ended: without an answer, that is said. */
+static tb_status unanswered(const tb_reader *reader, const struct tb__pool_open_wire *wire,
+                            tb_status status)
+{
+    const char *owner = tb__lifeline_peer_name(reader->line);
+    uint32_t pid = tb__lifeline_peer_pid(reader->line);
+    if (status == TB_AGAIN) {
+        int named = wire->name[0] != '\0';
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "process `%s` (pid %u) did not answer about %s%s%s in time: is it stopped?",
+                        owner, pid, named ? "pool `" : "the pool of a handle", wire->name,
+                        named ? "`" : "");
+    }
+    if (status == TB_CLOSED || status == TB_E_OWNER_DIED) {
+        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` (pid %u) ended while it was asked for a pool",
+                        owner, pid);
+    }
+    return status;
+}
+
 /* One hand-over: ask, map, say so. */
 static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire,
                         struct tb__question *question, int64_t deadline_ns)
@@ -156,16 +176,7 @@ static tb_status attach(tb_reader *reader, const struct tb__pool_open_wire *wire
     if (locked) {
         tb__lifeline_open_unlock(reader->line);
     }
-    if (status == TB_AGAIN) {
-        return TB__FAIL(TB_E_NOT_FOUND,
-                        "process `%s` did not answer about pool `%s` in time: is it stopped?",
-                        tb__lifeline_peer_name(reader->line), wire->name);
-    }
-    if (status == TB_CLOSED || status == TB_E_OWNER_DIED) {
-        return TB__FAIL(TB_E_NOT_FOUND, "process `%s` ended while it was asked for a pool",
-                        tb__lifeline_peer_name(reader->line));
-    }
-    return status;
+    return unanswered(reader, wire, status);
 }
 
 static tb_reader *reader_create(tb_bus *bus, const tb_reader_options *options)

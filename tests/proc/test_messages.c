@@ -1,7 +1,9 @@
 /* What a user reads when something fails: the thing, the value, the way out. And that success, and
  * "nothing new", leave the last error alone although probes inside them have failed. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -206,6 +208,47 @@ static tb_status an_unknown_process(tb_bus *bus)
     return status;
 }
 
+/* ---- owners that are gone: a handle knows their id alone ---- */
+
+static tb_status handle_of_a_closed_pool(tb_bus *bus)
+{
+    tb_bus *user = open_bus("user");
+    tb_pool *pool = register_words(bus, "front", 16, 2);
+    tb_handle handle;
+    tb_frame *frame;
+    CHECK_OK(write_words(pool, 1, TB_POLL, &handle));
+    tb_pool_close(pool);
+    tb_status status = tb_frame_open(user, &handle, TB_POLL, &frame);
+    tb_bus_close(user);
+    return status;
+}
+
+/* A handle of a bus with these options, which is closed; `stays`: it is opened before that. */
+static tb_status handle_of(tb_bus *bus, const tb_bus_options *options, int stays)
+{
+    tb_bus *owner;
+    tb_handle handle;
+    tb_frame *frame;
+    tb_status status = TB_OK;
+    CHECK_OK(tb_bus_open(options, &owner));
+    CHECK_OK(write_words(register_words(owner, "front", 16, 2), 1, TB_POLL, &handle));
+    if (stays) {
+        status = tb_frame_open(bus, &handle, TB_POLL, &frame);
+    }
+    tb_bus_close(owner);
+    return stays ? status : tb_frame_open(bus, &handle, TB_POLL, &frame);
+}
+
+static tb_status handle_of_a_closed_bus(tb_bus *bus)
+{
+    return handle_of(bus, NULL, 0);
+}
+
+static tb_status handle_of_another_flow(tb_bus *bus)
+{
+    return handle_of(bus, &(tb_bus_options){.size = sizeof(tb_bus_options), .flow = "night"}, 1);
+}
+
 static const struct situation situations[] = {
     {"all slots held",
      all_slots_held,
@@ -275,6 +318,20 @@ static const struct situation situations[] = {
      an_unknown_process,
      TB_E_NOT_FOUND,
      {"no process named `kam`: there are `cam`, `detector` in `", "/default`"}},
+    {"handle of a closed pool",
+     handle_of_a_closed_pool,
+     TB_E_STALE,
+     {"process `cam` (pid ", ") has closed the pool that this handle names: open handles of the "}},
+    {"handle of a closed bus",
+     handle_of_a_closed_bus,
+     TB_E_NOT_FOUND,
+     {"no process with id ", ", which this handle names: it has closed its bus or ended",
+      "another TENSORBUS_DIR; a handle is to be opened while its process runs; this bus is in `"}},
+    {"handle of another flow",
+     handle_of_another_flow,
+     TB_E_NOT_FOUND,
+     {"the process with id ", ", which this handle names, is in flow `night`: open a bus of that ",
+      "/default`"}},
 };
 
 static void each_text_has_thing_value_and_way_out(void)
@@ -300,6 +357,75 @@ static void nobody_is_there(void)
     CHECK_STATUS(tb_reader_open(bus, "cam/front", NULL, &reader), TB_E_NOT_FOUND);
     CHECK_HAS(tb_last_error_text(), "no process named `cam`: start it");
     CHECK_HAS(tb_last_error_text(), "TENSORBUS_DIR");
+    tb_bus_close(bus);
+}
+
+static void owner_of_one(void *name)
+{
+    tb_handle handle;
+    tb_bus *bus;
+    tb_bus_options options = {.size = sizeof options, .name = name};
+    CHECK_OK(tb_bus_open(&options, &bus));
+    CHECK_OK(write_words(register_words(bus, "front", 16, 2), 1, TB_POLL, &handle));
+    parent_tell(&handle, sizeof handle);
+    parent_pause("ready");
+    tb_bus_close(bus);
+}
+
+/* Its name, as long as its link is there; the id, which the handle holds, in any case. */
+static void a_killed_owner_is_named(void)
+{
+    struct child named, nameless;
+    tb_handle handles[2];
+    tb_frame *frame;
+    tb_reader *reader;
+    char id[32];
+    child_start(&named, "named", owner_of_one, (char[]){"cam"});
+    child_hear(&named, &handles[0], sizeof handles[0]);
+    child_start(&nameless, "nameless", owner_of_one, NULL);
+    child_hear(&nameless, &handles[1], sizeof handles[1]);
+    tb_bus *bus = open_bus("user");
+    child_kill(&named);
+    child_kill(&nameless);
+    for (int i = 0; i < 2; i++) {
+        uint64_t number;
+        memcpy(&number, handles[i].pool_uid, sizeof number);
+        snprintf(id, sizeof id, "%016llx, which", (unsigned long long)number);
+        const char *const words[MOST_WORDS] = {
+            i == 0 ? "process `cam` with id " : "the process with id ", id,
+            " has ended without closing its bus (killed, or crashed), and its frames are gone: ",
+            "start it again and open its new handles; its socket is left in `", "/default`"};
+        CHECK_STATUS(tb_frame_open(bus, &handles[i], TB_POLL, &frame), TB_E_NOT_FOUND);
+        check_words("a killed owner", words);
+    }
+    static const char *const by_path[MOST_WORDS] = {
+        "process `cam` has ended without closing its bus (killed, or crashed): start it again; "};
+    CHECK_STATUS(tb_reader_open(bus, "cam/front", NULL, &reader), TB_E_NOT_FOUND);
+    check_words("by path", by_path);
+    tb_bus_close(bus);
+}
+
+/* It is waited for once; then it is left alone for a while, and that is said. */
+static void a_stopped_owner_is_named(void)
+{
+    struct child owner;
+    tb_handle handle;
+    tb_frame *frame;
+    child_start(&owner, "owner", owner_of_one, NULL);
+    child_hear(&owner, &handle, sizeof handle);
+    child_await(&owner, "ready");
+    tb_bus *bus = open_bus("user");
+    child_signal(&owner, SIGSTOP);
+    static const char *const first[MOST_WORDS] = {"process ", " did not answer within 1 s: "};
+    CHECK_STATUS(tb_frame_open(bus, &handle, TB_POLL, &frame), TB_E_NOT_FOUND);
+    check_words("stopped", first);
+    static const char *const then[MOST_WORDS] = {
+        "the process with id ", ", which this handle names, did not answer just now and is not "};
+    CHECK_STATUS(tb_frame_open(bus, &handle, TB_POLL, &frame), TB_E_NOT_FOUND);
+    check_words("stopped before", then);
+    child_signal(&owner, SIGCONT);
+    child_go(&owner);
+    child_join(&owner);
     tb_bus_close(bus);
 }
 
@@ -545,6 +671,8 @@ static void an_earlier_error_stays(void)
 static const struct test tests[] = {
     TEST(each_text_has_thing_value_and_way_out, 30),
     TEST(nobody_is_there, 10),
+    TEST(a_killed_owner_is_named, 10),
+    TEST(a_stopped_owner_is_named, 20),
     TEST(too_many_open_files_name_the_limit, 60),
     TEST(a_bus_without_descriptors_leaves_no_socket, 10),
     TEST(a_bus_that_sweeps_the_dead_opens_in_silence, 10),
