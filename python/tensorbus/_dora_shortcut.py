@@ -6,9 +6,9 @@ not (a recorder, a node in Rust, one that is still starting), they go through do
 
 How both ways stay one stream: each message of such an output has a number, by whichever way it
 goes. One that takes the shortcut also names the last number that went through dora (`after`), and
-its receiver gives it out only when it has come to that one. A receiver attaches to the shortcut when
-the first numbered message reaches it through dora, so what was sent before is in its hands; from
-then on the sender sees it among the pool's readers.
+its receiver gives it out only when it has come to that one. A receiver attaches to the shortcut
+when the first numbered message reaches it through dora, so what was sent before is in its hands;
+from then on the sender sees it among the pool's readers.
 
 Threads: one at a time, as the node.
 """
@@ -38,9 +38,9 @@ _QUEUE_DEFAULT = 10  # dora's
 # not there by then was lost.
 _PATIENCE_S = 2.0
 
-# Number, after, wall clock in ns, which message of the shortcut it is, bytes of data, is it a handle.
-# Behind the data lies what else is said of it: the pool's id, and the metadata as JSON where there
-# is any.
+# Number, after, wall clock in ns, which message of the shortcut it is, bytes of data, whether it is
+# a handle. Behind the data lies what else is said of it: the pool's id, and the metadata as JSON
+# where there is any.
 _HEADER = struct.Struct("<QQQIHB")
 _UTC = datetime.timezone.utc
 
@@ -321,11 +321,13 @@ class Receiver:
         ended = []
         for source, incoming in self._incoming.items():
             try:
-                while (message := incoming.take()) is not None:
+                for _ in range(_MAX_SLOTS):  # whoever sends faster than this does not keep us here
+                    if (message := incoming.take()) is None:
+                        break
                     missed = incoming.missed(message)
                     for input_id in incoming.inputs:
                         self._put(input_id, message, missed)
-            except (StopAsyncIteration, tensorbus.Error) as error:
+            except (StopAsyncIteration, tensorbus.Error, struct.error) as error:
                 _log.debug("the shortcut from `%s` has ended: %s", source, error)
                 ended.append(source)
         for source in ended:

@@ -26,7 +26,9 @@ WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.timezone.u
 class Pair:
     """A camera and a viewer of one dataflow; dora's part is played by deliver()."""
 
-    def __init__(self, source: object = "camera/image", flow: list | None = None, **options) -> None:
+    def __init__(
+        self, source: object = "camera/image", flow: list | None = None, **options: object
+    ) -> None:
         if flow is None:
             flow = [FLOW[0], {"id": "viewer", "inputs": {"image": source}}]
         table: dict = {}
@@ -462,6 +464,16 @@ def test_dora_s_node_is_free_between_two_waits(pair):
     assert pair.viewer.node.extension_load("a", "b") is None
     asyncio.run(pair.viewer.recv_async(0.01))
     assert pair.viewer.node.extension_load("a", "b") is None
+
+
+def test_what_is_no_message_ends_the_shortcut(pair):
+    pair.open()
+    way = pair.camera._past._ways["image"]
+    way.pool.write(b"garbage", 0)
+    assert pair.viewer.try_recv() is None
+    pair.camera.send_output("image", b"next")
+    pair.deliver()
+    assert take_all(pair.viewer) == [b"next"] and pair.through_dora == 2
 
 
 def test_nothing_is_left():
