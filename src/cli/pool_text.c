@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "cli/cli.h"
@@ -54,7 +55,48 @@ double tb__pool_age_s(const struct tb__observation *seen)
                : (double)(tb__now_ns() - (int64_t)seen->newest_stamp_ns) / 1e9;
 }
 
-void tb__pool_print_json(const char *process, const struct tb__observation *seen)
+static int same_process(const struct tb__observed_reader *a, const struct tb__observed_reader *b)
+{
+    return a->pid == b->pid && strcmp(a->process, b->process) == 0;
+}
+
+/* A process, where it is listed first, with how many of the readers are its. */
+static void print_reader(const struct tb__observed_readers *readers, uint32_t index)
+{
+    const struct tb__observed_reader *reader = &readers->readers[index];
+    uint32_t times = 0;
+    for (uint32_t i = 0; i < readers->listed; i++) {
+        int same = same_process(&readers->readers[i], reader);
+        if (same && i < index) {
+            return;
+        }
+        times += (uint32_t)same;
+    }
+    printf("%s", index > 0 ? ", " : ": ");
+    if (times > 1) {
+        printf("%u of ", times);
+    }
+    if (reader->process[0] != '\0') {
+        printf("`%s` (pid %u)", reader->process, reader->pid);
+    } else {
+        printf("pid %u", reader->pid);
+    }
+}
+
+void tb__pool_print_readers(const struct tb__observation *seen,
+                            const struct tb__observed_readers *readers)
+{
+    printf("readers      %u", readers != NULL ? readers->count : seen->stats.readers);
+    for (uint32_t i = 0; readers != NULL && i < readers->listed; i++) {
+        print_reader(readers, i);
+    }
+    if (readers != NULL && readers->count > readers->listed) {
+        printf(" and %u more", readers->count - readers->listed);
+    }
+    printf("\n");
+}
+
+static void print_open_json(const char *process, const struct tb__observation *seen)
 {
     printf("{\"process\":\"%s\",\"pool\":\"%s\",\"tensor\":", process, seen->name);
     tb__cli_json_string(stdout, seen->tensor);
@@ -79,10 +121,30 @@ void tb__pool_print_json(const char *process, const struct tb__observation *seen
     }
     if (tb__pool_is_on_gpu(seen)) {
         printf(",\"device\":\"cuda\",\"device_uuid\":\"%s\",\"device_memory\":\"%s\","
-               "\"device_bytes\":%" PRIu64 "}",
+               "\"device_bytes\":%" PRIu64,
                seen->device_uuid, tb__pool_place_name(seen->place), seen->device_bytes);
     } else {
         printf(",\"device\":\"cpu\",\"device_uuid\":null,\"device_memory\":null,"
-               "\"device_bytes\":null}");
+               "\"device_bytes\":null");
     }
+}
+
+void tb__pool_print_json(const char *process, const struct tb__observation *seen)
+{
+    print_open_json(process, seen);
+    printf("}");
+}
+
+void tb__pool_print_info_json(const char *process, const struct tb__observation *seen,
+                              const struct tb__observed_readers *readers)
+{
+    print_open_json(process, seen);
+    printf(",\"reader_processes\":%s", readers == NULL ? "null}" : "[");
+    for (uint32_t i = 0; readers != NULL && i < readers->listed; i++) {
+        const struct tb__observed_reader *reader = &readers->readers[i];
+        int named = reader->process[0] != '\0';
+        printf("%s{\"process\":%s%s%s,\"pid\":%u}", i > 0 ? "," : "", named ? "\"" : "null",
+               reader->process, named ? "\"" : "", reader->pid);
+    }
+    printf("%s", readers == NULL ? "" : "]}");
 }

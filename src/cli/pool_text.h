@@ -24,7 +24,17 @@ const char *tb__pool_device_text(const struct tb__observation *seen,
 /* How long ago the newest frame was published; -1 when there is none. */
 double tb__pool_age_s(const struct tb__observation *seen);
 
+/* Who reads it: "3: `motion` (pid 12), 2 of `view` (pid 14)"; how many alone when `readers` is
+ * NULL.
+ */
+void tb__pool_print_readers(const struct tb__observation *seen,
+                            const struct tb__observed_readers *readers);
+
 /* The object that the verb's help describes, without a newline. */
 void tb__pool_print_json(const char *process, const struct tb__observation *seen);
+
+/* The same with `reader_processes`, which is null when `readers` is NULL. */
+void tb__pool_print_info_json(const char *process, const struct tb__observation *seen,
+                              const struct tb__observed_readers *readers);
 
 #endif

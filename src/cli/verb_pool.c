@@ -26,11 +26,12 @@ static const char help[] =
     "  --flow FLOW   for info and watch: where the process is\n"
     "  -n COUNT      watch ends after so many lines (default: at Ctrl-C, or the owner's end)\n"
     "  -i SECONDS    watch prints a line each so many seconds, 0.01 to 3600 (default: 1)\n"
-    "  --json        list:  {\"flow\",\"pools\":[POOL...],\"unreadable\"}; info: POOL;\n"
-    "                watch: one POOL per line\n"
+    "  --json        list:  {\"flow\",\"pools\":[POOL...],\"unreadable\"}; watch: one POOL per\n"
+    "                line; info: POOL with \"reader_processes\":[{\"process\",\"pid\"}...], where\n"
+    "                process is null without a name; 256 are listed at most\n"
     "\n"
     "what is counted, since the pool was registered:\n"
-    "  readers       attached now\n"
+    "  readers       attached now; info says who\n"
     "  frames        published\n"
     "  copies        frames of these that were copied in, not written in place\n"
     "  drops         the producer found no free slot in time\n"
@@ -71,7 +72,8 @@ static void on_interrupt(int signal_number)
 
 /* ---- info and watch ---- */
 
-static void print_info(const char *path, const struct tb__observation *seen)
+static void print_info(const char *path, const struct tb__observation *seen,
+                       const struct tb__observed_readers *readers)
 {
     const tb_pool_stats *stats = &seen->stats;
     char size[TB__SIZE_TEXT];
@@ -95,7 +97,7 @@ static void print_info(const char *path, const struct tb__observation *seen)
     printf("policy       %s%s, up to %u leases per reader\n", tb__pool_policy_name(seen),
            seen->live ? ": written in place whoever reads" : "", seen->max_leases);
     printf("lane         %s\n", tb__pool_lane_name(seen->lane));
-    printf("readers      %u\n", stats->readers);
+    tb__pool_print_readers(seen, readers);
     printf("frames       %" PRIu64 ": %s\n", stats->frames, tb__size_text(stats->bytes, size));
     printf("copies       %" PRIu64 ": %s\n", stats->copies,
            tb__size_text(stats->copied_bytes, size));
@@ -111,6 +113,25 @@ static void print_info(const char *path, const struct tb__observation *seen)
         printf("newest       frame %" PRIu64 ", %.3f s ago\n", seen->sequence,
                tb__pool_age_s(seen));
     }
+}
+
+/* An owner that does not say who the readers are has ended or stands still by now. */
+static void info(const struct options *options, const char *process, tb_bus *bus,
+                 const struct tb__observation *seen)
+{
+    struct tb__observed_readers readers = {.readers = NULL};
+    int known = tb__pool_readers(bus, options->target, &readers) == TB_OK;
+    if (!known) {
+        fprintf(stderr, "tensorbus pool info: who the readers are is not known: %s\n",
+                tb_last_error_text());
+    }
+    if (options->json) {
+        tb__pool_print_info_json(process, seen, known ? &readers : NULL);
+        printf("\n");
+    } else {
+        print_info(options->target, seen, known ? &readers : NULL);
+    }
+    free(readers.readers);
 }
 
 static void print_rate(const struct tb__observation *before, const struct tb__observation *now,
@@ -185,11 +206,8 @@ static int verb_one(const struct options *options, int is_watch)
     tb__observer_look(observer, &seen);
     if (is_watch) {
         watch(options, process, observer);
-    } else if (options->json) {
-        tb__pool_print_json(process, &seen);
-        printf("\n");
     } else {
-        print_info(options->target, &seen);
+        info(options, process, bus, &seen);
     }
     tb__observer_close(observer);
     tb_bus_close(bus);

@@ -179,7 +179,7 @@ static tb_status opening(tb_bus *bus)
     tb__watch_init(&layer->watch);
     tb__bus_set_layer(bus, TB__LAYER_POOL, &hooks, layer);
     tb__bus_on_landed(bus, tb__pending_landed, layer);
-    tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_READER_TROUBLE, tb__pool_serve, layer);
+    tb__bus_handle(bus, TB__MSG_POOL_OPEN, TB__MSG_POOL_READERS, tb__pool_serve, layer);
     tb__bus_handle(bus, TB__MSG_CANCEL, TB__MSG_CANCEL, tb__pool_serve, layer);
     return TB_OK;
 }

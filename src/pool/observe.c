@@ -196,6 +196,58 @@ void tb__observer_look(const tb__observer *observer, struct tb__observation *out
     out->stats = tb__stats_read(segment);
 }
 
+static tb_status take_readers(const struct tb__reply *reply, struct tb__observed_readers *out)
+{
+    struct tb__reader_names_wire head = {0};
+    if (reply->type != TB__MSG_READER_NAMES || reply->body_bytes < sizeof head) {
+        return TB__FAIL(TB_E_PROTOCOL, "a list of readers as type %u with %u bytes", reply->type,
+                        reply->body_bytes);
+    }
+    memcpy(&head, reply->body, sizeof head);
+    struct tb__reader_name_wire wire;
+    if (head.listed > head.count || head.listed > TB__READERS_LISTED ||
+        reply->body_bytes != sizeof head + head.listed * sizeof wire) {
+        return TB__FAIL(TB_E_PROTOCOL, "a list of %u of %u readers with %u bytes", head.listed,
+                        head.count, reply->body_bytes);
+    }
+    struct tb__observed_reader *readers = calloc(head.listed + 1, sizeof *readers);
+    if (readers == NULL) {
+        return TB__FAIL(TB_E_NOMEM, "no memory for a list of readers");
+    }
+    for (uint32_t i = 0; i < head.listed; i++) {
+        memcpy(&wire, reply->body + sizeof head + i * sizeof wire, sizeof wire);
+        if (!tb__wire_name_ok(wire.name, sizeof wire.name, 1)) {
+            free(readers);
+            return TB__FAIL(TB_E_PROTOCOL, "a list of readers with an invalid name");
+        }
+        readers[i].pid = wire.pid;
+        tb__name_copy(readers[i].process, wire.name);
+    }
+    *out = (struct tb__observed_readers){readers, head.listed, head.count};
+    return TB_OK;
+}
+
+tb_status tb__pool_readers(tb_bus *bus, const char *path, struct tb__observed_readers *out)
+{
+    char owner[TB__NAME_SIZE];
+    struct tb__pool_open_wire wire = {.flags = TB__OPEN_BY_NAME};
+    struct tb__packet question = {
+        .type = TB__MSG_POOL_READERS, .body = &wire, .body_bytes = sizeof wire};
+    struct tb__reply reply;
+    struct tb__lifeline *line;
+    TB__TRY(tb__bus_check(bus));
+    TB__TRY(tb__name_split(path, owner, wire.name));
+    TB__TRY(tb__bus_connect(bus, owner, 0, tb__now_ns(), &line));
+    tb_status status =
+        tb__lifeline_call(line, &question, tb__deadline_ns(TB__ANSWER_PATIENCE_NS), &reply);
+    tb__lifeline_unref(line);
+    if (status == TB_OK) {
+        status = take_readers(&reply, out);
+    }
+    tb__reply_fini(&reply);
+    return status == TB_AGAIN ? fail_silent(owner) : status;
+}
+
 int tb__observer_ended(const tb__observer *observer)
 {
     return tb__lifeline_is_dead(observer->line) || tb__lifeline_said_goodbye(observer->line);

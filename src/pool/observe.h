@@ -38,6 +38,17 @@ struct tb__observation {
  * frees *out. */
 tb_status tb__pools_list(tb_bus *bus, const char *owner, char **out, size_t *count);
 
+/* Who reads "process/pool" now, as its owner says. The caller frees out->readers. */
+struct tb__observed_readers {
+    struct tb__observed_reader {
+        uint32_t pid;     /* as the owner sees it */
+        char process[65]; /* "": without a name */
+    } * readers;
+    uint32_t listed;
+    uint32_t count; /* of all, should they not fit the owner's answer */
+};
+tb_status tb__pool_readers(tb_bus *bus, const char *path, struct tb__observed_readers *out);
+
 /* Open an observer of "process/pool". */
 tb_status tb__observer_open(tb_bus *bus, const char *path, tb__observer **out);
 void tb__observer_close(tb__observer *observer);

@@ -271,6 +271,36 @@ static void serve_observe(struct tb__pool_layer *layer, struct tb__lifeline *lin
     tb__bus_unlock(layer->bus);
 }
 
+static void serve_readers(struct tb__pool_layer *layer, struct tb__lifeline *line,
+                          const struct tb__msg *msg)
+{
+    struct tb__pool_open_wire wire;
+    struct {
+        struct tb__reader_names_wire head;
+        struct tb__reader_name_wire names[TB__READERS_LISTED];
+    } body;
+    if (!read_open(line, msg, &wire)) {
+        return;
+    }
+    tb__bus_lock(layer->bus);
+    tb_pool *pool = tb__pool_find(layer, &wire);
+    if (pool == NULL) {
+        tb__pool_fail_missing(layer, &wire);
+        tb__lifeline_reply_error(line, msg->request);
+    } else {
+        uint32_t count = tb__stats_readers(pool, body.names, TB__READERS_LISTED);
+        uint32_t listed = count < TB__READERS_LISTED ? count : TB__READERS_LISTED;
+        body.head = (struct tb__reader_names_wire){count, listed};
+        tb__lifeline_reply(
+            line, &(struct tb__packet){
+                      .type = TB__MSG_READER_NAMES,
+                      .request = msg->request,
+                      .body = &body,
+                      .body_bytes = (uint32_t)(sizeof body.head + listed * sizeof body.names[0])});
+    }
+    tb__bus_unlock(layer->bus);
+}
+
 static void serve_trouble(struct tb__pool_layer *layer, struct tb__lifeline *line,
                           const struct tb__msg *msg)
 {
@@ -331,6 +361,9 @@ void tb__pool_serve(void *context, struct tb__lifeline *line, struct tb__msg *ms
         break;
     case TB__MSG_POOL_OBSERVE:
         serve_observe(layer, line, msg);
+        break;
+    case TB__MSG_POOL_READERS:
+        serve_readers(layer, line, msg);
         break;
     case TB__MSG_READER_TROUBLE:
         serve_trouble(layer, line, msg);

@@ -4,7 +4,7 @@
 
 #include "pool/state.h"
 
-/* The bus's handler of TB__MSG_POOL_OPEN to TB__MSG_POOL_OBSERVE and of TB__MSG_CANCEL; `context`
+/* The bus's handler of TB__MSG_POOL_OPEN to TB__MSG_POOL_READERS and of TB__MSG_CANCEL; `context`
  * is the layer. Service thread. */
 void tb__pool_serve(void *context, struct tb__lifeline *line, struct tb__msg *msg);
 

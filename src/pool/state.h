@@ -279,6 +279,8 @@ void tb__pool_destroy(tb_pool *pool);
 /* stats.c: leases that a reader holds; a pool's counters as anyone who maps it sees them. */
 uint32_t tb__page_held(const struct tb__page_ref *ref);
 tb_pool_stats tb__stats_read(const struct tb__segment *segment);
+/* Who reads the pool: writes the first `room` of them, returns how many there are. */
+uint32_t tb__stats_readers(tb_pool *pool, struct tb__reader_name_wire *out, uint32_t room);
 
 /* reader.c, acquire.c, acquire_handle.c */
 tb_status tb__reader_check(const tb_reader *reader); /* every public call on one begins with it */

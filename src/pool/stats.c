@@ -61,6 +61,33 @@ tb_status tb_pool_get_stats(tb_pool *pool, tb_pool_stats *out)
     return TB__INFO(tb_pool_stats, out, &stats);
 }
 
+/* The line of the next reader from *index on; NULL: there are no more. */
+static const struct tb__lifeline *next_reader(const struct tb__page_set *set, uint32_t *index)
+{
+    while (set != NULL && *index < set->count) {
+        const struct tb__page_ref *ref = &set->refs[(*index)++];
+        if (is_alive(ref) && !ref->who->own) {
+            return ref->who->line;
+        }
+    }
+    return NULL;
+}
+
+uint32_t tb__stats_readers(tb_pool *pool, struct tb__reader_name_wire *out, uint32_t room)
+{
+    uint32_t found = 0;
+    const struct tb__page_set *set = tb__pages_enter(pool);
+    const struct tb__lifeline *line;
+    for (uint32_t i = 0; (line = next_reader(set, &i)) != NULL; found++) {
+        if (found < room) {
+            out[found] = (struct tb__reader_name_wire){.pid = tb__lifeline_peer_pid(line)};
+            tb__name_copy(out[found].name, tb__lifeline_peer_name(line));
+        }
+    }
+    tb__pages_leave(pool);
+    return found;
+}
+
 tb_status tb_pool_get_readers(tb_pool *pool, char (*names)[65], uint32_t room, uint32_t *count)
 {
     _Static_assert(sizeof names[0] == TB__NAME_SIZE, "a name");
@@ -73,13 +100,10 @@ tb_status tb_pool_get_readers(tb_pool *pool, char (*names)[65], uint32_t room, u
     TB__TRY(tb__bus_check(pool->bus));
     uint32_t found = 0;
     const struct tb__page_set *set = tb__pages_enter(pool);
-    for (uint32_t i = 0; set != NULL && i < set->count; i++) {
-        const struct tb__page_ref *ref = &set->refs[i];
-        if (is_alive(ref) && !ref->who->own) {
-            if (found < room) {
-                tb__name_copy(names[found], tb__lifeline_peer_name(ref->who->line));
-            }
-            found++;
+    const struct tb__lifeline *line;
+    for (uint32_t i = 0; (line = next_reader(set, &i)) != NULL; found++) {
+        if (found < room) {
+            tb__name_copy(names[found], tb__lifeline_peer_name(line));
         }
     }
     tb__pages_leave(pool);

@@ -34,6 +34,8 @@ enum tb__wire_type {
     TB__MSG_POOL_NAMES = 23,     /* reply: tb__pool_list_wire, then names, each terminated */
     TB__MSG_POOL_OBSERVE = 24,   /* tb__pool_open_wire; reply POOL with the data segment alone */
     TB__MSG_READER_TROUBLE = 25, /* tb__trouble_wire: what hinders a reader */
+    TB__MSG_POOL_READERS = 26,   /* tb__pool_open_wire; reply READER_NAMES */
+    TB__MSG_READER_NAMES = 27,   /* reply: tb__reader_names_wire, then tb__reader_name_wire */
 
     TB__MSG_STREAM_FIRST = 32, /* 32 to 47: streams, see node */
     TB__MSG_STREAM_LAST = 47,
@@ -134,6 +136,19 @@ struct tb__pool_list_wire {
     uint64_t before; /* request: list those older than this number, 0: all; reply: ask on with it,
                         0: these were the last */
 };
+
+/* Who reads a pool, TB__READERS_LISTED of them at most. */
+struct tb__reader_names_wire {
+    uint32_t count;  /* of its readers */
+    uint32_t listed; /* of these, behind this */
+};
+struct tb__reader_name_wire {
+    uint32_t pid; /* as the owner sees it */
+    uint32_t reserved;
+    char name[TB__NAME_SIZE + 7]; /* of the process; "": it has none */
+};
+_Static_assert(sizeof(struct tb__reader_name_wire) == 80, "reader name");
+#define TB__READERS_LISTED 256u
 
 /* A received message after its header has been checked. */
 struct tb__msg {
