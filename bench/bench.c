@@ -148,6 +148,24 @@ static void group_run(struct tb__bench *bench, const struct tb__bench_group *gro
     }
 }
 
+/* One line instead of a table of rows that all lack the same. Returns how many goals are missed. */
+static int say_nothing_measured(const struct tb__bench_options *options)
+{
+    const struct tb__bench_suite *suite = options->suite;
+    int rows = 0, goals = 0;
+    for (size_t i = 0; i < suite->group_count; i++) {
+        for (size_t j = 0; j < suite->groups[i]->count; j++) {
+            const char *name = suite->groups[i]->rows[j].name;
+            rows += wants(options, name);
+            goals += wants(options, name) && tb__goal_find(suite, name) != NULL;
+        }
+    }
+    printf("No row can be measured here, %d %s skipped: --skipped lists them, as does --json.\n",
+           rows, rows == 1 ? "is" : "are");
+    printf("\ngoals: 0 met, %d not met or skipped\n", goals);
+    return goals;
+}
+
 int tb__bench_run(const struct tb__bench_options *options)
 {
     static struct tb__bench bench;
@@ -166,7 +184,12 @@ int tb__bench_run(const struct tb__bench_options *options)
     tb__ticks_calibrate();
     tb__machine_find(&machine);
     if (!options->json) {
-        tb__report_header(stdout, suite, &machine);
+        int ready = tb__report_machine(stdout, suite, &machine);
+        if (!ready && !options->skipped) {
+            int goals = say_nothing_measured(options);
+            return options->check && goals > 0 ? 1 : 0;
+        }
+        tb__report_columns(stdout, &machine);
     }
     for (size_t i = 0; i < suite->group_count; i++) {
         if (group_wanted(options, suite->groups[i])) {

@@ -40,7 +40,9 @@ struct tb__bench_suite {
     size_t group_count;
     const struct tb__goal *goals;
     size_t goal_count;
-    void (*describe)(FILE *out); /* a line more about the machine; or NULL */
+    /* A line more about the machine; or NULL. Returns 0 when no row can be measured, which the line
+     * explains. */
+    int (*describe)(FILE *out);
 };
 extern const struct tb__bench_suite tb__suite_local;
 extern const struct tb__bench_suite tb__suite_gpu;
@@ -52,6 +54,7 @@ struct tb__bench_options {
     int quick;           /* fewer samples */
     int json;
     int check;
+    int skipped; /* the table, too, when no row can be measured */
 };
 
 /* Run what matches and print. Returns 0; 1 when `check` is set and a goal is not met or skipped; 2

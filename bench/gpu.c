@@ -109,12 +109,12 @@ static tb_status describe_main(struct tb__side *side, void *argument)
     return TB_OK;
 }
 
-void tb__gpu_describe(FILE *out)
+int tb__gpu_describe(FILE *out)
 {
     struct description *description = tb__shared_map(sizeof *description);
     struct tb__side side = {0};
     if (description == NULL) {
-        return;
+        return 1; /* the rows will say why */
     }
     tb_status status = tb__side_start(&side, "driver", -1, describe_main, description);
     if (status == TB_OK) {
@@ -123,4 +123,5 @@ void tb__gpu_describe(FILE *out)
     fprintf(out, "%s\n", status == TB_OK ? description->text : tb_last_error_text());
     tb__side_stop(&side);
     tb__shared_unmap(description, sizeof *description);
+    return status == TB_OK;
 }

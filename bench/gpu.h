@@ -16,8 +16,9 @@ struct tb__gpu_size {
     int64_t bytes;
 };
 
-/* The GPU, its driver and its memory, in a line: asked in a process of its own. */
-void tb__gpu_describe(FILE *out);
+/* The GPU, its driver and its memory, in a line: asked in a process of its own. Returns 0 when
+ * there is none, with the reason in the line. */
+int tb__gpu_describe(FILE *out);
 
 /* Side: open the driver and enter device 0. */
 tb_status tb__gpu_begin(const struct tb__gpu **out);

@@ -84,7 +84,7 @@ static const char *goal_text(const struct tb__goal *goal, const char *unit, char
     return text;
 }
 
-void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
+int tb__report_machine(FILE *out, const struct tb__bench_suite *suite,
                        const struct tb__machine *machine)
 {
     fprintf(out, "tensorbus bench %s, version %s\n", suite->name, tb_version());
@@ -93,9 +93,11 @@ void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
             " GiB, %s, clock: %s\n",
             machine->processor, machine->cpus, machine->cache_bytes >> 20,
             machine->memory_bytes >> 30, machine->kernel, tb__ticks_source());
-    if (suite->describe != NULL) {
-        suite->describe(out);
-    }
+    return suite->describe == NULL || suite->describe(out);
+}
+
+void tb__report_columns(FILE *out, const struct tb__machine *machine)
+{
     if (machine->realtime) {
         fprintf(out, "Real-time priority: other programs do not interrupt what is measured.\n");
     }

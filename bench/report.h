@@ -34,8 +34,11 @@ const struct tb__goal *tb__goal_find(const struct tb__bench_suite *suite, const 
 /* Fill in ratio, goal and met. */
 void tb__result_judge(struct tb__result *result, const struct tb__bench_suite *suite);
 
-void tb__report_header(FILE *out, const struct tb__bench_suite *suite,
+/* The machine. Returns 0 when no row can be measured on it, which is said. */
+int tb__report_machine(FILE *out, const struct tb__bench_suite *suite,
                        const struct tb__machine *machine);
+/* The head of the table. */
+void tb__report_columns(FILE *out, const struct tb__machine *machine);
 void tb__report_row(FILE *out, const struct tb__result *result);
 void tb__report_blocks(FILE *out, const struct tb__result *results, size_t count);
 /* Names of goals not met or skipped; returns how many. */

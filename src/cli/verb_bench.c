@@ -25,6 +25,7 @@ static const char help_text[] =
     "  --list             names of all rows\n"
     "  --explain ROW      what a row does, what its interval spans, what its floor is\n"
     "  --check            exit 1 when a goal is not met or its row was skipped\n"
+    "  --skipped          list all rows also where none can be measured, as without a GPU\n"
     "  --json             one JSON object instead of the table; words go to standard error\n"
     "  --example FLOW     flow of the pool example (default: examples/pool/cpu2cpu.yml, looked\n"
     "                     for here and up to two folders above)\n"
@@ -76,6 +77,8 @@ static int parse_option(int argc, char **argv, int *index, struct request *out)
         out->options.json = 1;
     } else if (strcmp(word, "--check") == 0) {
         out->options.check = 1;
+    } else if (strcmp(word, "--skipped") == 0) {
+        out->options.skipped = 1;
     } else if (strcmp(word, "--list") == 0) {
         out->list = 1;
     } else if (strcmp(word, "--row") == 0) {

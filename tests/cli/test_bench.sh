@@ -54,6 +54,27 @@ CHECK
 grep -q "strace is not installed" "$work/out" || failed "no reason for the skipped row"
 grep -q "skipped: syscalls/strace" "$work/out" || failed "the skipped goal is not named"
 
+# Without a driver (this one cannot be loaded) that is said once, for all rows; --skipped and --json
+# list them.
+mkdir "$work/driver"
+: >"$work/driver/libcuda.so.1"
+gpu_bench() { code env LD_LIBRARY_PATH="$work/driver" PATH=/nonexistent "$tensorbus" bench gpu "$@"; }
+rows=$("$tensorbus" bench gpu --list | wc -l)
+goals=$(grep -c '^gpu/' "$work/goals")
+[ "$(gpu_bench)" = 0 ] || failed "bench gpu without a driver: $(cat "$work/err")"
+[ "$(grep -c 'libcuda.so.1' "$work/out")" = 1 ] || failed "the driver is missed: $(cat "$work/out")"
+[ "$(wc -l <"$work/out")" -le 8 ] || failed "too many words without a driver: $(cat "$work/out")"
+grep -q "No row can be measured here, $rows are skipped: --skipped lists" "$work/out" ||
+    failed "how many rows are skipped: $(cat "$work/out")"
+grep -q "^goals: 0 met, $goals not met or skipped$" "$work/out" || failed "goals: $(cat "$work/out")"
+[ "$(gpu_bench --check)" = 1 ] || failed "goals without a driver pass the check"
+[ "$(gpu_bench --check --row gpu/pin/from)" = 0 ] || failed "no goal is missed: $(cat "$work/out")"
+grep -q "here, 1 is skipped" "$work/out" || failed "one row: $(cat "$work/out")"
+[ "$(gpu_bench --check --skipped)" = 1 ] || failed "--skipped passes the check"
+[ "$(grep -c ' skipped ' "$work/out")" = "$rows" ] || failed "--skipped: $(cat "$work/out")"
+[ "$(gpu_bench --check --json)" = 1 ] || failed "--json passes the check"
+[ "$(grep -c '"skipped":true' "$work/out")" = "$rows" ] || failed "--json: $(cat "$work/out")"
+
 # Interrupted in the middle: ends at once, nothing is left.
 "$tensorbus" bench local --row floor/futex/p50 >"$work/out" 2>&1 &
 pid=$!
