@@ -18,6 +18,9 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char setting[256];
+static _Atomic int setting_checked;
+/* The folders that log, and "tensorbus". */
+static const char *const topics[] = {"cuda", "endpoint", "flow", "node", "pool", "tensorbus"};
 static pthread_mutex_t limit_mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(tb_log_sink *) sink;
 static _Atomic(void *) sink_context;
@@ -48,23 +51,52 @@ static int parse_level(const char *text, size_t length)
     return -1;
 }
 
+/* One of the setting's entries: LEVEL or TOPIC=LEVEL. */
+struct entry {
+    const char *topic; /* NULL: all */
+    size_t topic_length;
+    const char *value;
+    size_t value_length;
+    int level; /* -1: the value is none */
+};
+
+/* The entry at *at, which goes on behind it; 0 at the end. */
+static int next_entry(const char **at, struct entry *out)
+{
+    if (**at == '\0') {
+        return 0;
+    }
+    size_t length = strcspn(*at, ",");
+    const char *equals = memchr(*at, '=', length);
+    *out = (struct entry){.value = *at, .value_length = length};
+    if (equals != NULL) {
+        out->topic = *at;
+        out->topic_length = (size_t)(equals - *at);
+        out->value = equals + 1;
+        out->value_length -= out->topic_length + 1;
+    }
+    out->level = parse_level(out->value, out->value_length);
+    *at += length;
+    *at += **at == ',';
+    return 1;
+}
+
+static int is_about(const struct entry *entry, const char *topic)
+{
+    return entry->topic_length == strlen(topic) &&
+           strncmp(entry->topic, topic, entry->topic_length) == 0;
+}
+
 /* The last entry that fits wins, so "warn,endpoint=debug" reads from general to special. */
 static int threshold(const char *topic)
 {
     int level = TB__LOG_WARN;
-    size_t topic_length = strlen(topic);
-    for (const char *at = setting; *at != '\0';) {
-        size_t length = strcspn(at, ",");
-        const char *equals = memchr(at, '=', length);
-        const char *value = equals != NULL ? equals + 1 : at;
-        int applies = equals == NULL || ((size_t)(equals - at) == topic_length &&
-                                         strncmp(at, topic, topic_length) == 0);
-        int parsed = parse_level(value, length - (size_t)(value - at));
-        if (applies && parsed >= 0) {
-            level = parsed;
+    const char *at = setting;
+    struct entry entry;
+    while (next_entry(&at, &entry)) {
+        if (entry.level >= 0 && (entry.topic == NULL || is_about(&entry, topic))) {
+            level = entry.level;
         }
-        at += length;
-        at += *at == ',';
     }
     return level;
 }
@@ -91,22 +123,16 @@ static void write_line(const char *line, size_t length)
     (void)ignored;
 }
 
-void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
+/* Whatever the setting asks for. */
+static void log_line(enum tb__log_level level, const char *topic, const char *format,
+                     va_list arguments)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
-    int kept = errno; /* callers log in the middle of handling a failure */
-    pthread_once(&once, read_setting);
-    if ((int)level > threshold(topic)) {
-        return;
-    }
     char line[1024];
     /* Pairs with the release store in tb_log_set_sink(). */
     tb_log_sink *to = atomic_load_explicit(&sink, memory_order_acquire);
     int head = to != NULL ? 0 : snprintf(line, sizeof line, "tensorbus: %s: ", names[level]);
-    va_list arguments;
-    va_start(arguments, format);
     int body = vsnprintf(line + head, sizeof line - (size_t)head - 1, format, arguments);
-    va_end(arguments);
     size_t length = (size_t)head + (body > 0 ? (size_t)body : 0);
     if (length > sizeof line - 2) {
         length = sizeof line - 2;
@@ -117,6 +143,71 @@ void tb__log(enum tb__log_level level, const char *topic, const char *format, ..
     } else {
         line[length] = '\n';
         write_line(line, length + 1);
+    }
+}
+
+__attribute__((format(printf, 1, 2))) static void warn_of_setting(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    log_line(TB__LOG_WARN, TB_LOG_TOPIC, format, arguments);
+    va_end(arguments);
+}
+
+static int is_topic(const struct entry *entry)
+{
+    for (size_t i = 0; i < sizeof topics / sizeof topics[0]; i++) {
+        if (is_about(entry, topics[i])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A misspelt setting would be silence that looks like peace. The first mistake is named. */
+static void check_setting(void)
+{
+    const char *at = setting;
+    struct entry entry;
+    while (next_entry(&at, &entry)) {
+        if (entry.topic == NULL && entry.value_length == 0) {
+            continue; /* ",," */
+        }
+        if (entry.level < 0) {
+            warn_of_setting("TENSORBUS_LOG `%s`: `%.*s` is no level: use error, warn, info or "
+                            "debug, or a list such as warn,endpoint=debug",
+                            setting, (int)entry.value_length, entry.value);
+            return;
+        }
+        if (entry.topic != NULL && !is_topic(&entry)) {
+            warn_of_setting("TENSORBUS_LOG `%s`: `%.*s` is no topic: there are cuda, endpoint, "
+                            "flow, node and pool",
+                            setting, (int)entry.topic_length, entry.topic);
+            return;
+        }
+    }
+}
+
+void tb__log_begin(void)
+{
+    int kept = errno;
+    pthread_once(&once, read_setting);
+    if (atomic_load_explicit(&setting_checked, memory_order_relaxed) == 0 &&
+        atomic_exchange(&setting_checked, 1) == 0) {
+        check_setting();
+    }
+    errno = kept;
+}
+
+void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
+{
+    int kept = errno; /* callers log in the middle of handling a failure */
+    tb__log_begin();
+    if ((int)level <= threshold(topic)) {
+        va_list arguments;
+        va_start(arguments, format);
+        log_line(level, topic, format, arguments);
+        va_end(arguments);
     }
     errno = kept;
 }

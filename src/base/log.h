@@ -1,5 +1,6 @@
 /* Log lines on standard error: lower case, exact cause. TENSORBUS_LOG=error|warn|info|debug, or a
- * list with topics: "warn,endpoint=debug". Default: warn. */
+ * list with topics: "warn,endpoint=debug". Default: warn. What is none of these is warned of once.
+ */
 #ifndef TB_BASE_LOG_H
 #define TB_BASE_LOG_H
 
@@ -14,6 +15,10 @@ enum tb__log_level {
 
 void tb__log(enum tb__log_level level, const char *topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Read the setting, if that has not been done, and warn of mistakes in it: at the first line, and
+ * when a bus opens, as there may be no line. */
+void tb__log_begin(void);
 
 /* One limiter per call site: at most `burst` lines per second, then one line that counts the rest.
  */

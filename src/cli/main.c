@@ -60,8 +60,10 @@ static void print_help(FILE *out)
             fprintf(out, "  %-24s %s\n", head, verbs[i].help);
         }
     }
-    fprintf(out, "\n`tensorbus VERB --help` explains a verb, with examples.\n"
-                 "exit codes: 0 ok, 1 failed, 2 wrong usage or invalid file, 130 interrupted\n");
+    fprintf(
+        out,
+        "\n`tensorbus VERB --help` explains a verb, with examples; -V, --version: as `version`.\n"
+        "exit codes: 0 ok, 1 failed, 2 wrong usage or invalid file, 130 interrupted\n");
 }
 
 static int unknown_verb(const char *name)
@@ -176,7 +178,8 @@ static int finish(int code)
 
 static int run_verb(int argc, char **argv)
 {
-    const char *name = strcmp(argv[0], "--version") == 0 ? "version" : argv[0];
+    int version = strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "-V") == 0;
+    const char *name = version ? "version" : argv[0];
     for (size_t i = 0; i < VERBS; i++) {
         if (verbs[i].run != NULL && strcmp(name, verbs[i].name) == 0) {
             return finish(verbs[i].run(argc, argv));

@@ -214,6 +214,7 @@ static tb_status publish(tb_bus *bus, const tb_bus_options *options)
 
 tb_status tb_bus_open(const tb_bus_options *given, tb_bus **out)
 {
+    tb__log_begin();
     tb_bus *bus = bus_create();
     if (bus == NULL) {
         return TB__FAIL(TB_E_NOMEM, "no memory for a bus");

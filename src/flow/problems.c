@@ -177,9 +177,9 @@ const char *tb__nearest(const char *word, const char *const *candidates, size_t 
             continue;
         }
         unsigned away = distance(word, length, candidates[i], other);
-        /* A third of the letters may differ; a short word and its one wrong letter count too. */
+        /* One slip in a short word; more of them make another word of it, `show` of `stop`. */
         size_t longest = length > other ? length : other;
-        unsigned allowed = longest < 4 ? 1 : (unsigned)(longest + 2) / 3;
+        unsigned allowed = longest < 6 ? 1 : longest < 12 ? 2 : 3;
         if (away <= allowed && away < longest && (best == NULL || away < best_distance)) {
             best = candidates[i];
             best_distance = away;

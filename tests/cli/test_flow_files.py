@@ -223,6 +223,10 @@ class Flows(unittest.TestCase):
             ([], 2, "usage: tensorbus VERB"),
             (["vaildate"], 2, "unknown verb `vaildate`; did you mean `validate`?"),
             (["zzzzzzzz"], 2, "`tensorbus --help` lists them"),
+            (["lsit"], 2, "unknown verb `lsit`; did you mean `list`?"),
+            (["show"], 2, "unknown verb `show`; `tensorbus --help` lists them"),  # not `stop`
+            (["test"], 2, "unknown verb `test`; `tensorbus --help` lists them"),  # not `list`
+            (["list", "--log"], 2, "unknown option `--log`\n"),
             (["validate"], 2, "which flow?"),
             (["validate", "--jsn", "f"], 2, "unknown option `--jsn`; did you mean `--json`?"),
             (["run", "-no-biuld", "f"], 2, "unknown option `-no-biuld`; did you mean `--no-build`?"),
@@ -262,7 +266,9 @@ class Flows(unittest.TestCase):
     def test_version(self):
         self.assertRegex(run("version").stdout, r"^tensorbus \d+\.\d+\.\d+ \(Linux ")
         self.assertRegex(json.loads(run("version", "--json").stdout)["tensorbus"], r"^\d+\.\d+\.\d+$")
-        self.assertEqual(run("--version").stdout, run("version").stdout)
+        for word in ("--version", "-V"):
+            self.assertEqual(run(word).stdout, run("version").stdout)
+            self.assertEqual(run(word, "--json").stdout, run("version", "--json").stdout)
 
     def test_a_full_disk_is_a_failure(self):
         with open("/dev/full", "w") as full:

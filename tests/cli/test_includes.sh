@@ -65,4 +65,12 @@ check "$work" >/dev/null || { echo "FAIL: base may be included from node"; exit 
 echo '#include "endpoint/e.h"' >"$work/src/segment/s.c"
 check "$work" >/dev/null && { echo "FAIL: segment may not include endpoint"; exit 1; }
 
-check "$source"
+check "$source" || exit 1
+
+# Every topic that a file logs under is one that TENSORBUS_LOG takes.
+topics=$(grep -rhoE 'define TB_LOG_TOPIC "[^"]*"' "$source/src" | sed 's/.* //' | sort -u)
+[ -n "$topics" ] || { echo "FAIL: no topics found"; exit 1; }
+known=$(grep -A2 'const char \*const topics\[\]' "$source/src/base/log.c")
+for topic in $topics; do
+    grep -qF "$topic" <<<"$known" || { echo "FAIL: src/base/log.c does not know topic $topic"; exit 1; }
+done

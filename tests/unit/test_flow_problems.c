@@ -35,6 +35,12 @@ static void slips_of_the_fingers_are_guessed(void **state)
         {"env_", "env"},
         {"ev", "env"},
         {"restartpolicy", "restart_policy"},
+        {"restrt_polcy", "restart_policy"},
+        {"restart", NULL},
+        {"outptus_", "outputs"},
+        {"note", NULL},
+        {"park", NULL},
+        {"child", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

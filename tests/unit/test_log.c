@@ -56,6 +56,13 @@ static void one_of_each(void)
 #define I "tensorbus: info: i\n"
 #define D "tensorbus: debug: d\n"
 
+#define NO_LEVEL(setting, value)                                                                   \
+    "tensorbus: warning: TENSORBUS_LOG `" setting "`: `" value "` is no level: use error, warn, "  \
+    "info or debug, or a list such as warn,endpoint=debug\n"
+#define NO_TOPIC(setting, topic)                                                                   \
+    "tensorbus: warning: TENSORBUS_LOG `" setting "`: `" topic "` is no topic: there are cuda, "   \
+    "endpoint, flow, node and pool\n"
+
 static void levels_and_topics(void **state)
 {
     (void)state;
@@ -69,20 +76,23 @@ static void levels_and_topics(void **state)
         {"warn", E W},
         {"info", E W I},
         {"debug", E W I D},
-        {"nonsense", E W},
+        {"nonsense", NO_LEVEL("nonsense", "nonsense") E W},
         {"warn,pool=debug", E W I D},
         {"debug,pool=error", E},
-        {"debug,poo=error", E W I D},
-        {"debug,pools=error", E W I D},
+        {"debug,poo=error", NO_TOPIC("debug,poo=error", "poo") E W I D},
+        {"debug,pools=error", NO_TOPIC("debug,pools=error", "pools") E W I D},
+        {"debug,=error", NO_TOPIC("debug,=error", "") E W I D},
+        {"error,lodu,poo=info", NO_LEVEL("error,lodu,poo=info", "lodu") E},
         {"pool=error,info", E W I},
         {"error,endpoint=debug", E},
         {"endpoint=debug", E W},
         {"info,", E W I},
         {",,info", E W I},
-        {"info,pool=", E W I},
-        {"info,pool=loud", E W I},
-        {"errors", E W},
-        {"err", E W},
+        {"info,pool=", NO_LEVEL("info,pool=", "") E W I},
+        {"info,pool=loud", NO_LEVEL("info,pool=loud", "loud") E W I},
+        {"error,cuda=info,flow=info,node=info,tensorbus=info", E},
+        {"errors", NO_LEVEL("errors", "errors") E W},
+        {"err", NO_LEVEL("err", "err") E W},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_string_equal(output_of(rows[i].setting, one_of_each), rows[i].output);
@@ -151,6 +161,27 @@ static void a_sink_gets_the_lines_instead(void **state)
     (void)state;
     assert_string_equal(output_of(NULL, with_a_sink),
                         "tensorbus: error: it got [1 pool: to the sink 1]\n");
+}
+
+static void begin_with_a_sink(void)
+{
+    char seen[200] = "";
+    tb_log_set_sink(keep_line, seen);
+    errno = ENOENT;
+    tb__log_begin();
+    int kept = errno == ENOENT;
+    tb_log_set_sink(NULL, NULL);
+    tb__log(TB__LOG_ERROR, "pool", "it got [%.50s], %d", seen, kept);
+    tb__log_begin();
+}
+
+/* Without any line, at the level of a warning even if only errors are asked for, and once. */
+static void a_mistake_is_said_where_the_lines_go(void **state)
+{
+    (void)state;
+    assert_string_equal(
+        output_of("error,debgu", begin_with_a_sink),
+        "tensorbus: error: it got [1 tensorbus: TENSORBUS_LOG `error,debgu`: `debgu` ], 1\n");
 }
 
 static void twenty_limited(void)
@@ -231,6 +262,7 @@ int main(void)
         cmocka_unit_test(macros_have_their_level),
         cmocka_unit_test(long_lines_are_cut_and_errno_is_kept),
         cmocka_unit_test(a_sink_gets_the_lines_instead),
+        cmocka_unit_test(a_mistake_is_said_where_the_lines_go),
         cmocka_unit_test(at_most_five_of_a_kind),
         cmocka_unit_test(what_was_suppressed_is_counted),
         cmocka_unit_test(lines_of_several_threads_do_not_mix),
