@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "cli/pool_missing.h"
 #include "endpoint/bus.h"
 #include "endpoint/names.h"
 #include "flow/run_directory.h"
@@ -23,7 +24,10 @@ tb_status tb__pool_find_flow(const char *which, char flow[TB__NAME_SIZE])
     int root_fd = -1;
     tb_status status = tb__run_root_open(0, path, &root_fd);
     if (status == TB_E_NOT_FOUND) {
-        return TB__FAIL(TB_E_NOT_FOUND, "nothing runs: there is no runtime directory");
+        return TB__FAIL(TB_E_NOT_FOUND,
+                        "nothing runs: there is no runtime directory `%.300s` (TENSORBUS_DIR "
+                        "chooses another)",
+                        path);
     }
     TB__TRY(status);
     struct tb__state state;
@@ -38,6 +42,8 @@ tb_status tb__pool_find_flow(const char *which, char flow[TB__NAME_SIZE])
             S_ISDIR(info.st_mode)) {
             tb__name_copy(flow, name);
             status = TB_OK;
+        } else {
+            status = tb__pool_fail_flow(root_fd, path, which);
         }
     }
     tb__fd_close(&root_fd);

@@ -14,6 +14,7 @@
 #include "base/name.h"
 #include "cli/cli.h"
 #include "cli/pool_find.h"
+#include "cli/pool_missing.h"
 #include "cli/pool_text.h"
 
 #define MOST_THREADS 64
@@ -26,7 +27,8 @@ struct process {
     size_t count;
     size_t room;
     unsigned unreadable; /* it, or pools of it, are there and could not be looked at */
-    char *why;           /* heap: lines for standard error; NULL: none */
+    int answered;
+    char *why; /* heap: lines for standard error; NULL: none */
     int no_memory;
 };
 
@@ -111,6 +113,7 @@ static void look_at_process(struct process *process)
         }
         return;
     }
+    process->answered = 1;
     const char *name = names;
     for (size_t i = 0; i < count && !process->no_memory; i++) {
         /* A name that a hostile process made up is not shown. */
@@ -230,11 +233,13 @@ static void print_json(const struct listing *listing, const char *flow, unsigned
 static tb_status print_all(const struct listing *listing, const char *flow, int json)
 {
     size_t pools = 0;
+    size_t answered = 0;
     unsigned unreadable = 0;
     int no_memory = listing->no_memory;
     for (size_t i = 0; i < listing->count; i++) {
         const struct process *process = &listing->processes[i];
         pools += process->count;
+        answered += process->answered != 0;
         unreadable += process->unreadable;
         no_memory |= process->no_memory;
         fputs(process->why != NULL ? process->why : "", stderr);
@@ -247,7 +252,7 @@ static tb_status print_all(const struct listing *listing, const char *flow, int 
     } else if (pools > 0) {
         print_table(listing);
     } else if (unreadable == 0) {
-        fprintf(stderr, "no pools in flow `%s`\n", flow);
+        tb__pool_say_none(flow, answered);
     }
     return TB_OK;
 }

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/pool_find.h"
 #include "cli/pool_list.h"
+#include "cli/pool_missing.h"
 #include "cli/pool_text.h"
 
 static const char help[] =
@@ -198,7 +199,12 @@ static int verb_one(const struct options *options, int is_watch)
         return tb__cli_failed(verb);
     }
     if (tb__observer_open(bus, options->target, &observer) != TB_OK) {
+        tb_error error;
+        tb_last_error(&error);
         int code = tb__cli_failed(verb);
+        if (error.status == TB_E_NOT_FOUND) {
+            tb__pool_say_elsewhere(verb, process, flow);
+        }
         tb_bus_close(bus);
         return code;
     }
@@ -261,6 +267,11 @@ int tb__verb_pool(int argc, char **argv)
         return code;
     }
     if (strcmp(what, "list") == 0) {
+        if (options.target != NULL && strchr(options.target, '/') != NULL) {
+            return tb__cli_usage("pool",
+                                 "`list` takes a flow; `tensorbus pool info %.200s` shows a pool",
+                                 options.target);
+        }
         return tb__pool_list(options.target != NULL ? options.target : options.flow, options.json);
     }
     if (strcmp(what, "info") == 0 || strcmp(what, "watch") == 0) {
