@@ -42,6 +42,11 @@ class Pair:
         node.inputs = {"image": source}
         return attach(node, "viewer", **options)
 
+    def await_gone(self, consumer: str = "viewer") -> None:
+        """Until the camera has heard that a consumer reads its shortcut no more."""
+        pool = self.camera._past._ways["image"].pool
+        kit.await_true(lambda: consumer not in pool.readers(), f"{consumer} is still a reader")
+
     @property
     def through_dora(self) -> int:
         return len(self.camera.node.sent)
@@ -141,7 +146,8 @@ def test_a_consumer_without_a_bus_gets_everything_from_dora():
         pair.camera.send_output("image", b"6")
         assert pair.through_dora == 6
         assert take_all(recorder) == take_all(pair.viewer) == [b"6"]
-    pair.camera.send_output("image", b"7")  # it is gone
+    pair.await_gone("recorder")
+    pair.camera.send_output("image", b"7")
     assert pair.through_dora == 7
     pair.close()
 
@@ -316,6 +322,7 @@ def test_a_consumer_that_goes_and_comes_again(pair):
     pair.open()
     pair.camera.send_output("image", b"for the first")
     pair.viewer.close()
+    pair.await_gone()
     pair.camera.send_output("image", b"1")
     assert pair.through_dora == 2
     flow, table = pair.camera.node.nodes, pair.camera.node.table
@@ -471,6 +478,7 @@ def test_what_is_no_message_ends_the_shortcut(pair):
     way = pair.camera._past._ways["image"]
     way.pool.write(b"garbage", 0)
     assert pair.viewer.try_recv() is None
+    pair.await_gone()
     pair.camera.send_output("image", b"next")
     pair.deliver()
     assert take_all(pair.viewer) == [b"next"] and pair.through_dora == 2
