@@ -133,6 +133,7 @@ class Inbox:
         self._pending: Any = NOTHING  # dora's next event
         self._put_back: list[Any] = []
         self._bell: _Bell | None = None
+        self._was_asked = False  # dora, until just now, and it had nothing
         self._poll = select.poll()
         self._poll_of = -1  # changes of the shortcut that it has
 
@@ -223,11 +224,14 @@ class Inbox:
         return not self._put_back and self._pending is NOTHING and not self._shortcut.is_open
 
     def _poll_before_sleep(self) -> Any:
-        """poll() without a look at dora where nothing is there to compare its event with: who
-        sleeps asks it in any case."""
+        """poll() without a look at dora where nothing is there to compare its event with, or dora
+        was asked just now: who sleeps asks it in any case."""
+        was_asked, self._was_asked = self._was_asked, False
+        if self._put_back:
+            return self._put_back.pop()
         self._shortcut.collect()
-        if self._put_back or not self._shortcut.is_empty:
-            return self.poll()
+        if not self._shortcut.is_empty and not was_asked:
+            self._look()
         return self._choose()
 
     def _ask(self, until_s: float) -> tuple[_Question | None, float | None]:
@@ -247,6 +251,7 @@ class Inbox:
         try:
             if self._bell is not None and self._bell.answer() and question.is_due():
                 self._pending = question.step()
+            self._was_asked = True
         finally:
             question.close()
 
