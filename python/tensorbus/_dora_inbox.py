@@ -283,11 +283,12 @@ class Inbox:
         descriptors = self._descriptors()
         for fd in descriptors:
             loop.add_reader(fd, ready.set)
+        timer = None if left_s is None else loop.call_later(left_s, ready.set)
         try:
-            await asyncio.wait_for(ready.wait(), left_s)
-        except asyncio.TimeoutError:
-            pass
+            await ready.wait()
         finally:
+            if timer is not None:
+                timer.cancel()
             for fd in descriptors:
                 loop.remove_reader(fd)
             self._end(question)
@@ -295,6 +296,9 @@ class Inbox:
     def close(self) -> None:
         """Let go of the bell."""
         if self._bell is not None:
+            # dora's threads keep the last one who waited, and would call into an interpreter that
+            # has ended: one that is none of Python's takes its place.
+            self._node.next(0.001)
             self._bell.close()
             self._bell = None
 

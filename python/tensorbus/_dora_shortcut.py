@@ -209,7 +209,7 @@ def _source(source: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _queue_size(options: dict[str, Any]) -> int:
-    return int(options.get("queue_size", _QUEUE_DEFAULT))
+    return max(1, int(options.get("queue_size", _QUEUE_DEFAULT)))  # dora keeps one of 0, too
 
 
 def _is_plain(options: dict[str, Any]) -> bool:

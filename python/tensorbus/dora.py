@@ -15,9 +15,9 @@ and in another node of the dataflow:
             image = event["value"].numpy()      # in the sender's memory, read-only
 
 dora stays what it is: it starts the nodes, routes the messages, logs, stops. A handle is an
-ordinary message of 48 bytes, which goes past dora's daemon where all who take it have a bus; the
-tensor stays where its producer wrote it and is read there, by any number of nodes, also under
-several daemons on one machine. Each pool announces itself in dora's
+ordinary message of 48 bytes, which may go past dora's daemon where all who take it have a bus
+(`shortcut`); the tensor stays where its producer wrote it and is read there, by any number of
+nodes, also under several daemons on one machine. Each pool announces itself in dora's
 extension table (namespace `dora-tensor-pool`, under its id, as JSON in the layout of dora's own
 tensor pool); dropping that key, by any node, frees the pool. docs/dora.md has the whole story.
 
@@ -74,8 +74,8 @@ def attach(
         directory: runtime directory; default as everywhere ($TENSORBUS_DIR and so on).
         namespace: of the extension table.
         linger: seconds that closing may wait for consumers that have not opened this node's pools.
-        shortcut: whether messages to and from other buses may go past dora's daemon; None: unless
-            $TENSORBUS_DORA_SHORTCUT is 0.
+        shortcut: whether messages to and from other buses may go past dora's daemon; None: if
+            $TENSORBUS_DORA_SHORTCUT is 1.
 
     Raises:
         TypeError: node is no dora node, or too old to have the extension channel.
@@ -89,7 +89,7 @@ def attach(
                 f"{type(node).__name__} has no {method}()"
             )
     if shortcut is None:
-        shortcut = os.environ.get("TENSORBUS_DORA_SHORTCUT", "") != "0"
+        shortcut = os.environ.get("TENSORBUS_DORA_SHORTCUT", "") == "1"
     return Bus(node, name or _node_id(node), directory, namespace, linger, shortcut)
 
 

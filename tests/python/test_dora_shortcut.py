@@ -32,6 +32,7 @@ class Pair:
         if flow is None:
             flow = [FLOW[0], {"id": "viewer", "inputs": {"image": source}}]
         table: dict = {}
+        options.setdefault("shortcut", True)
         self.camera = attach(FakeNode(table, flow), "camera", **options)
         self.viewer = self.attach_viewer(table, flow, source, **options)
         self.arrived = 0
@@ -40,6 +41,7 @@ class Pair:
     def attach_viewer(table: dict, flow: list, source: object, **options) -> tensorbus.dora.Bus:
         node = FakeNode(table, flow)
         node.inputs = {"image": source}
+        options.setdefault("shortcut", True)
         return attach(node, "viewer", **options)
 
     def await_gone(self, consumer: str = "viewer") -> None:
@@ -137,7 +139,7 @@ def test_a_consumer_without_a_bus_gets_everything_from_dora():
     # It attaches after all: from now on it needs dora no more.
     late = FakeNode(pair.camera.node.table, flow)
     late.inputs = {"all": {"source": "camera/image"}}
-    with attach(late, "recorder") as recorder:
+    with attach(late, "recorder", shortcut=True) as recorder:
         pair.camera.turn()
         pair.camera.send_output("image", b"5")
         pair.deliver()
@@ -179,21 +181,27 @@ def test_a_dataflow_that_is_inspected(monkeypatch):
     pair.close()
 
 
-@pytest.mark.parametrize("way", ["argument", "environment"])
-def test_switched_off(way, monkeypatch):
-    if way == "environment":
-        monkeypatch.setenv("TENSORBUS_DORA_SHORTCUT", "0")
-    pair = Pair(**({"shortcut": False} if way == "argument" else {}))
+@pytest.mark.parametrize(
+    ("shortcut", "setting", "taken"),
+    [(None, None, False), (None, "0", False), (None, "1", True), (False, "1", False)],
+)
+def test_only_if_it_is_asked_for(shortcut, setting, taken, monkeypatch):
+    if setting is not None:
+        monkeypatch.setenv("TENSORBUS_DORA_SHORTCUT", setting)
+    pair = Pair(shortcut=shortcut)
     for _ in range(3):
         pair.camera.send_output("image", b"x")
-    assert pair.through_dora == 3 and pair.camera.node.sent[2][2] == {}
+        pair.deliver()
+        pair.viewer.next(timeout=1)
+    assert pair.through_dora == (1 if taken else 3)
+    assert taken or pair.camera.node.sent[2][2] == {}
     pair.close()
 
 
 def test_one_that_does_not_want_it_gets_everything_from_dora():
     pair = Pair(shortcut=False)
     pair.camera.close()
-    pair.camera = attach(FakeNode(pair.viewer.node.table, FLOW), "camera")
+    pair.camera = attach(FakeNode(pair.viewer.node.table, FLOW), "camera", shortcut=True)
     for number in range(3):
         pair.camera.send_output("image", b"%d" % number)
         pair.deliver()
@@ -294,6 +302,15 @@ def test_of_a_full_queue_the_oldest_go_and_are_counted():
     pair.close()
 
 
+def test_a_queue_of_nothing_keeps_the_newest():
+    pair = Pair({"source": "camera/image", "queue_size": 0})
+    pair.open()
+    for data in (b"1", b"2"):
+        pair.camera.send_output("image", data)
+    assert take_all(pair.viewer) == [b"2"] and pair.viewer.dropped == {"image": 1}
+    pair.close()
+
+
 def test_two_inputs_of_one_output():
     inputs = {"left": "camera/image", "right": {"source": "camera/image", "queue_size": 1}}
     flow = [FLOW[0], {"id": "viewer", "inputs": inputs}]
@@ -301,7 +318,7 @@ def test_two_inputs_of_one_output():
     pair.viewer.close()
     node = FakeNode(pair.camera.node.table, flow)
     node.inputs = inputs
-    pair.viewer = attach(node, "viewer")
+    pair.viewer = attach(node, "viewer", shortcut=True)
     pair.camera.turn()
     pair.camera.send_output("image", b"0")
     for name in inputs:
@@ -338,7 +355,7 @@ def test_a_sender_that_is_started_anew(pair):
     pair.viewer.next(timeout=0.01)  # it has waited for the old one
     pair.camera.send_output("image", b"old")
     pair.camera.close()
-    pair.camera = attach(FakeNode(pair.viewer.node.table, FLOW), "camera")
+    pair.camera = attach(FakeNode(pair.viewer.node.table, FLOW), "camera", shortcut=True)
     pair.arrived = 0
     pair.camera.send_output("image", b"new")
     pair.deliver()
@@ -439,11 +456,11 @@ def test_it_is_woken_by_one_that_came_later():
     table = pair.camera.node.table
     node = FakeNode(table, flow)
     node.inputs = inputs
-    pair.viewer = attach(node, "viewer")
+    pair.viewer = attach(node, "viewer", shortcut=True)
     pair.camera.turn()
     pair.open()
     pair.viewer.next(timeout=0.01)  # waits for the camera alone
-    with attach(FakeNode(table, flow), "lidar") as lidar:
+    with attach(FakeNode(table, flow), "lidar", shortcut=True) as lidar:
         lidar.turn()
         lidar.send_output("depth", b"first")
         node.give(lidar.node.message())

@@ -13,8 +13,8 @@ from .rows import HANDLE, SIDES, Goal
 
 NAMES = {
     "stock": "stock dora",
-    "inside": "in dora",
-    "messages": "in dora, by messages",
+    "inside": "in dora, by messages",
+    "shortcut": "in dora, shortcut",
     "direct": "in dora, direct",
     "runner": "own runner",
 }

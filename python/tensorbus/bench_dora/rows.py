@@ -9,7 +9,7 @@ FRAME = 6_220_800  # bytes: 1080p, 3 bytes a pixel
 
 HANDLE = 48  # bytes
 
-SIDES = ("stock", "inside", "messages", "direct", "runner")
+SIDES = ("stock", "inside", "shortcut", "direct", "runner")
 
 
 @dataclass(frozen=True)

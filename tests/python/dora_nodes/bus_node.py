@@ -226,7 +226,8 @@ def burst(bus, record) -> None:
 
 
 def numbers(bus, record) -> None:
-    """Send numbers as fast as they go, every tenth as an array of dora's, which goes through it."""
+    """Send numbers as fast as they go, every tenth as an array of dora's, which goes through it;
+    wait for an answer to the first and to every hundredth."""
     import pyarrow as pa
 
     wait(bus)
@@ -235,7 +236,7 @@ def numbers(bus, record) -> None:
         if number % 10 == 9:
             data = pa.array(list(data), pa.uint8())
         bus.send_output("image", data, {"number": number})
-        if number % 100 == 99:
+        if number % 100 == 0:
             wait(bus)
     record(past=bus.past_dora)
 
@@ -251,7 +252,7 @@ def numbers_watch(bus, record) -> None:
         elif event["type"] == "INPUT":
             seen.append(int.from_bytes(event["value"].to_numpy().tobytes(), "little"))
             assert event["metadata"]["number"] == seen[-1]
-            if seen[-1] % 100 == 99:
+            if seen[-1] % 100 == 0:
                 bus.send_output("ready", b"")
         elif event["type"] == "INPUT_CLOSED":  # a timer would go on for ever
             break
