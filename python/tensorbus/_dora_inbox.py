@@ -19,6 +19,9 @@ from typing import Any, Callable, Final
 from tensorbus._dora_shortcut import Message, Receiver
 
 
+_LONGEST_S = 1e6  # that poll() takes; who waits longer looks again
+
+
 class _Nothing:
     """There is no event yet; None is dora's word for the end."""
 
@@ -270,7 +273,7 @@ class Inbox:
                 self._poll = select.poll()
                 for fd in self._descriptors():
                     self._poll.register(fd, select.POLLIN)
-            self._poll.poll(None if left_s is None else math.ceil(left_s * 1e3))
+            self._poll.poll(None if left_s is None else math.ceil(min(left_s, _LONGEST_S) * 1e3))
         finally:
             self._end(question)
 
@@ -298,7 +301,9 @@ class Inbox:
         if self._bell is not None:
             # dora's threads keep the last one who waited, and would call into an interpreter that
             # has ended: one that is none of Python's takes its place.
-            self._node.next(0.001)
+            event = self._node.next(0.001)
+            if self._pending is NOTHING and not (event is not None and event["type"] == "ERROR"):
+                self._pending = event  # bus.next() still gives it
             self._bell.close()
             self._bell = None
 

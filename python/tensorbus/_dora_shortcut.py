@@ -22,7 +22,7 @@ import struct
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import tensorbus
 from tensorbus import _dora_metadata
@@ -88,6 +88,7 @@ class _Way:
     pool: Any
     takers: frozenset[str]
     after: int = 0  # number of the last message that went through dora
+    before: int = 0  # the one before that
     serial: int = 0  # messages that took the shortcut
 
 
@@ -118,8 +119,13 @@ class Sender:
         if way is None:
             return None
         self._number += 1
-        way.after = self._number
+        way.before, way.after = way.after, self._number
         return way.after
+
+    def not_sent(self, output_id: str) -> None:
+        """dora has refused the message that was numbered last."""
+        way = self._ways[output_id]
+        way.after = way.before
 
     def _open(self, output_id: str) -> _Way | None:
         if output_id not in self._slots or not self._consumers.have_come(output_id):
@@ -147,17 +153,17 @@ class Sender:
         """Send a handle, whose pool has the id, or other bytes.
 
         Returns:
-            False: it has to go through dora.
-
-        Raises:
-            TypeError, OverflowError, RuntimeError: as dora's Node, for metadata of another kind.
+            False: it has to go through dora, which may refuse it.
         """
         way = self._ways.get(output_id)
-        if way is None or not way.takers.issubset(way.pool.readers()):
+        if way is None or not self._is_taken(way):
             return False
         about = b"" if pool_id is None else pool_id.encode()
         if metadata:
-            about += b" " + json.dumps(_dora_metadata.encode(metadata)).encode()
+            text = _text_of(metadata)
+            if text is None:
+                return False
+            about += b" " + text
         if _HEADER.size + len(data) + len(about) > CAPACITY:
             return False
         header = _HEADER.pack(
@@ -173,6 +179,26 @@ class Sender:
         return True
 
 
+    @staticmethod
+    def _is_taken(way: _Way) -> bool:
+        """Whether all who take the output read its shortcut."""
+        try:
+            return way.takers.issubset(way.pool.readers())
+        except tensorbus.Error:  # the bus is closed; the node goes on
+            return False
+
+
+def _text_of(metadata: Any) -> bytes | None:
+    """Metadata as it travels; None: dora has to say what becomes of it."""
+    try:
+        fields = _dora_metadata.encode(metadata) or {}
+        # Of characters that are none, dora's own error is the better one.
+        text = json.dumps(fields, ensure_ascii=False).encode()
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return None if _dora_metadata.DATETIMES in metadata else text
+
+
 def _is_inspected(descriptor: dict[str, Any]) -> bool:
     """Whether dora shall show all messages to its tools."""
     return any((descriptor.get("debug") or {}).values())
@@ -184,13 +210,14 @@ def _plan(descriptor: dict[str, Any], consumers: Consumers) -> dict[str, int]:
     queues: dict[str, list[int]] = {}
     barred = set()
     for entry in descriptor.get("nodes", ()):
-        for source in (entry.get("inputs") or {}).values():
+        for source, has_bus in _sources(entry):
             text, options = _source(source)
             sender, _, output = text.partition("/")
             if sender != consumers.name:
                 continue
             queues.setdefault(output, []).append(_queue_size(options))
-            if not _is_plain(options):
+            # A node is no reader of its own shortcut, nor is an operator one.
+            if not has_bus or not _is_plain(options) or entry.get("id") == consumers.name:
                 barred.add(output)
     slots = {output: max(sizes) + _SPARE_SLOTS for output, sizes in queues.items()}
     return {
@@ -198,6 +225,17 @@ def _plan(descriptor: dict[str, Any], consumers: Consumers) -> dict[str, int]:
         for output, count in slots.items()
         if output not in barred and count <= _MAX_SLOTS
     }
+
+
+def _sources(entry: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
+    """The inputs of a node in a descriptor, and whether they are of a process that may have a bus;
+    those of its operators are not."""
+    for source in (entry.get("inputs") or {}).values():
+        yield source, True
+    operators = [entry.get("operator"), *(entry.get("operators") or ())]
+    for operator in filter(None, operators):
+        for source in (operator.get("inputs") or {}).values():
+            yield source, False
 
 
 def _source(source: Any) -> tuple[str, dict[str, Any]]:
@@ -380,9 +418,10 @@ class Receiver:
         return min(self._due_s(name, *queue[0]) for name, queue in self._queues.items() if queue)
 
     def pop(self, input_id: str) -> None:
-        """Take an input's next message out of its queue."""
-        self._queues[input_id].popleft()
+        """Take an input's next message out of its queue. Nothing waits for what went before it."""
+        message, _ = self._queues[input_id].popleft()
         self._waiting -= 1
+        self._seen[input_id] = max(message.after, self._seen.get(input_id, 0))
 
     def close(self) -> None:
         """Detach. What is in the queues stays."""

@@ -309,11 +309,21 @@ class Bus:
     def _send_other(self, output_id: str, data: Any, metadata: dict[str, Any] | None) -> None:
         if isinstance(data, bytes) and self._past.send(output_id, data, metadata):
             return
+        marked = {**(metadata or {})}
         number = self._past.number(output_id)
-        marked = metadata or {}
         if number is not None:
-            marked = {**marked, KEY: f"#{number}"}
-        self.node.send_output(output_id, data, marked)
+            marked[KEY] = f"#{number}"
+        self._send_through_dora(output_id, data, marked, number)
+
+    def _send_through_dora(
+        self, output_id: str, data: Any, metadata: dict[str, Any], number: int | None
+    ) -> None:
+        try:
+            self.node.send_output(output_id, data, metadata)
+        except BaseException:
+            if number is not None:
+                self._past.not_sent(output_id)
+            raise
 
     def _send_handle(
         self, output_id: str, handle: Any, metadata: dict[str, Any] | None
@@ -325,11 +335,12 @@ class Bus:
         pool_id = pool.id if pool is not None else "-"
         if self._past.send(output_id, raw, metadata, pool_id):
             return
+        marked = {**(metadata or {})}
         number = self._past.number(output_id)
         if number is not None:
             pool_id = f"{pool_id}#{number}"
-        marked = {**(metadata or {}), KEY: f"{pool_id} {self._place}"}
-        self.node.send_output(output_id, raw, marked)
+        marked[KEY] = f"{pool_id} {self._place}"
+        self._send_through_dora(output_id, raw, marked, number)
 
     def _send_tensor(
         self, output_id: str, tensor: Any, metadata: dict[str, Any] | None, pool: Pool | None

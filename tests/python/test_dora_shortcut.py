@@ -119,12 +119,45 @@ def test_a_handle_that_goes_through_dora_is_the_same(pair):
     assert event["value"].numpy().tolist() == [7, 7, 7]
 
 
-def test_metadata_is_refused_as_dora_refuses_it(pair):
+@pytest.mark.parametrize("metadata", [{"n": 2**63}, {"\ud800": 1}, {"dora.datetimes": 1}, [1]])
+def test_of_odd_metadata_dora_says_what_becomes_of_it(pair, metadata, monkeypatch):
     pair.open()
-    with pytest.raises(OverflowError):
-        pair.camera.send_output("image", b"x", {"n": 2**63})
+
+    def refuse(*args: object) -> None:
+        raise OverflowError("as dora does")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.camera.node, "send_output", refuse)
+        with pytest.raises((OverflowError, TypeError)):
+            pair.camera.send_output("image", b"x", metadata)
+    # And what comes after it does not wait for it.
     pair.camera.send_output("image", b"next")
     assert take_all(pair.viewer) == [b"next"]
+
+
+def test_a_closed_bus_s_node_goes_on(pair):
+    pair.open()
+    pair.camera.close()
+    pair.camera.send_output("image", b"last")
+    assert pair.through_dora == 2 and pair.camera.node.sent[1][1] == b"last"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"id": "camera", "inputs": {"own": "camera/image"}},
+        {"id": "other", "operator": {"inputs": {"image": "camera/image"}}},
+        {"id": "other", "operators": [{"id": "a", "inputs": {"image": "camera/image"}}]},
+    ],
+)
+def test_takers_that_cannot_read_it(other):
+    pair = Pair(flow=[other, FLOW[1]])
+    for number in range(3):
+        pair.camera.send_output("image", b"%d" % number)
+        pair.deliver()
+        assert take_all(pair.viewer) == [b"%d" % number]
+    assert pair.through_dora == 3
+    pair.close()
 
 
 def test_a_consumer_without_a_bus_gets_everything_from_dora():
@@ -240,6 +273,8 @@ def test_a_message_waits_for_a_lost_one_no_longer_than_it_must(pair, monkeypatch
     begin = time.monotonic()
     assert bytes_of(pair.viewer.next(timeout=5)) == b"\2"
     assert 0.15 < time.monotonic() - begin < 2
+    pair.camera.send_output("image", b"\3")
+    assert bytes_of(pair.viewer.try_recv()) == b"\3"  # which does not wait anew
 
 
 def test_the_end_comes_last(pair):
