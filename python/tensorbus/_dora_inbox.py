@@ -18,7 +18,6 @@ from typing import Any, Callable, Final
 
 from tensorbus._dora_shortcut import Message, Receiver
 
-
 _LONGEST_S = 1e6  # that poll() takes; who waits longer looks again
 
 
@@ -301,7 +300,10 @@ class Inbox:
         if self._bell is not None:
             # dora's threads keep the last one who waited, and would call into an interpreter that
             # has ended: one that is none of Python's takes its place.
-            event = self._node.next(0.001)
+            try:
+                event = self._node.next(0.001)
+            except RuntimeError:  # the daemon is gone, and nobody of it wakes anyone
+                event = None
             if self._pending is NOTHING and not (event is not None and event["type"] == "ERROR"):
                 self._pending = event  # bus.next() still gives it
             self._bell.close()

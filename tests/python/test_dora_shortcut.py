@@ -536,6 +536,18 @@ def test_what_is_no_message_ends_the_shortcut(pair):
     assert take_all(pair.viewer) == [b"next"] and pair.through_dora == 2
 
 
+def test_a_node_whose_daemon_is_gone_closes_all_the_same(pair, monkeypatch):
+    pair.open()
+    pair.viewer.next(timeout=0.01)
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("the daemon is gone")
+
+    monkeypatch.setattr(pair.viewer.node, "next", fail)
+    pair.viewer.close()
+    pair.await_gone()
+
+
 def test_nothing_is_left():
     before = kit.descriptors()
     pair = Pair()
